@@ -1,0 +1,1 @@
+"""Trainer of the nano model: data, tokenizer, network, optimiser, phases, export, evaluation."""
