@@ -1,0 +1,119 @@
+#include "api/admin/object_reader.h"
+
+#include <utility>
+
+#include "common/str_cat.h"
+
+namespace millrace::api::admin {
+
+ObjectReader::ObjectReader(const Json& object, std::string path)
+    : object_(object), path_(std::move(path)) {
+  if (object_.is_object()) return;
+  std::string name = path_.empty() ? "the body" : path_.substr(0, path_.size() - 1);
+  status_ = absl::InvalidArgumentError(str_cat(name, " must be a JSON object"));
+}
+
+const Json* ObjectReader::take(std::string_view key, Presence presence) {
+  if (!status_.ok()) return nullptr;
+  known_.emplace(key);
+  auto it = object_.find(key);
+  if (it != object_.end() && !(presence == Presence::kOptional && it->is_null())) return &*it;
+  if (presence == Presence::kRequired) {
+    status_ = absl::InvalidArgumentError(str_cat("\"", path_, key, "\" is missing"));
+  }
+  return nullptr;
+}
+
+bool ObjectReader::has(std::string_view key) {
+  const Json* value = take(key, Presence::kOptional);
+  return value != nullptr;
+}
+
+void ObjectReader::fail(std::string_view key, const absl::Status& status) {
+  if (!status_.ok()) return;
+  status_ = absl::InvalidArgumentError(str_cat("\"", path_, key, "\": ", message_of(status)));
+}
+
+void ObjectReader::wrong_type(std::string_view key, std::string_view expected) {
+  if (!status_.ok()) return;
+  status_ = absl::InvalidArgumentError(str_cat("\"", path_, key, "\" must be ", expected));
+}
+
+bool ObjectReader::check_list(std::string_view key, const Json& list, std::size_t max_items) {
+  if (!list.is_array()) {
+    wrong_type(key, "an array");
+    return false;
+  }
+  if (list.size() <= max_items) return true;
+  wrong_type(key, str_cat("an array of at most ", max_items, " items"));
+  return false;
+}
+
+std::string ObjectReader::item_path(std::string_view key, std::size_t index) const {
+  return str_cat(path_, key, "[", index, "].");
+}
+
+void ObjectReader::read(std::string_view key, std::string& out, Presence presence) {
+  const Json* value = take(key, presence);
+  if (value == nullptr) return;
+  if (!value->is_string()) return wrong_type(key, "a string");
+  out = value->get<std::string>();
+}
+
+void ObjectReader::read(std::string_view key, bool& out, Presence presence) {
+  const Json* value = take(key, presence);
+  if (value == nullptr) return;
+  if (!value->is_boolean()) return wrong_type(key, "true or false");
+  out = value->get<bool>();
+}
+
+void ObjectReader::read(std::string_view key, std::int64_t& out, Presence presence) {
+  const Json* value = take(key, presence);
+  if (value == nullptr) return;
+  // The JSON library wraps an unsigned value above 2^63 around; refuse it before that.
+  const bool fits = value->is_number_integer() &&
+                    !(value->is_number_unsigned() &&
+                      value->get<std::uint64_t>() >
+                          static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()));
+  if (!fits) return wrong_type(key, "an integer");
+  out = value->get<std::int64_t>();
+}
+
+void ObjectReader::read(std::string_view key, std::uint64_t& out, Presence presence) {
+  const Json* value = take(key, presence);
+  if (value == nullptr) return;
+  if (!value->is_number_unsigned()) return wrong_type(key, "an integer, not negative");
+  out = value->get<std::uint64_t>();
+}
+
+void ObjectReader::required_between(std::string_view key, std::int64_t low, std::int64_t high,
+                                    std::int64_t& out) {
+  std::int64_t value = low;
+  required(key, value);
+  if (value < low || value > high) {
+    return wrong_type(key, str_cat("between ", low, " and ", high));
+  }
+  out = value;
+}
+
+void ObjectReader::optional_between(std::string_view key, std::int64_t low, std::int64_t high,
+                                    std::int64_t& out) {
+  std::int64_t value = out;
+  optional(key, value);
+  if (value < low || value > high) {
+    return wrong_type(key, str_cat("between ", low, " and ", high));
+  }
+  out = value;
+}
+
+absl::Status ObjectReader::finish() {
+  if (!status_.ok()) return status_;
+  for (const auto& [key, value] : object_.items()) {
+    if (!known_.contains(key)) {
+      return absl::InvalidArgumentError(str_cat("\"", path_, key, "\" is not known here"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace millrace::api::admin

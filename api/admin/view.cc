@@ -1,0 +1,107 @@
+#include "api/admin/view.h"
+
+#include <array>
+#include <utility>
+
+#include "api/admin/object_reader.h"
+#include "common/status_macros.h"
+#include "common/str_cat.h"
+
+namespace millrace::api::admin {
+namespace {
+
+constexpr std::array<std::string_view, 2> kRoleNames = {"prefill", "decode"};
+constexpr std::array<std::string_view, 3> kStateNames = {"starting", "ready", "draining"};
+constexpr std::size_t kMaxViewWorkers = std::size_t{1} << 16;
+
+Json worker_json(const ViewWorker& worker) {
+  Json json;
+  json["worker_id"] = worker.worker_id;
+  json["instance_id"] = worker.instance_id;
+  json["node_id"] = worker.node_id;
+  json["host_id"] = worker.host_id;
+  json["role"] = std::string(role_name(worker.role));
+  json["state"] = std::string(worker_state_name(worker.state));
+  json["incarnation"] = worker.incarnation;
+  json["address"] = worker.address;
+  return json;
+}
+
+absl::StatusOr<ViewWorker> read_worker(const Json& value, std::string path) {
+  ViewWorker worker;
+  ObjectReader reader(value, std::move(path));
+  reader.required("worker_id", worker.worker_id);
+  reader.required("instance_id", worker.instance_id);
+  reader.required("node_id", worker.node_id);
+  reader.required("host_id", worker.host_id);
+  reader.required_name("role", &parse_role, worker.role);
+  reader.required_name("state", &parse_worker_state, worker.state);
+  reader.required("incarnation", worker.incarnation);
+  reader.required("address", worker.address);
+  if (worker.address.empty() && worker.state == WorkerState::kReady) {
+    reader.fail("address", absl::InvalidArgumentError("must not be empty when ready"));
+  }
+  RETURN_IF_ERROR(reader.finish());
+  return worker;
+}
+
+absl::Status check_order(const RoutingView& view) {
+  for (std::size_t index = 1; index < view.workers.size(); ++index) {
+    if (view.workers[index - 1].worker_id >= view.workers[index].worker_id) {
+      return absl::InvalidArgumentError(
+          str_cat("\"workers[", index, "].worker_id\" must come after the one before it"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::string_view role_name(WorkerRole role) { return kRoleNames[static_cast<std::size_t>(role)]; }
+
+absl::StatusOr<WorkerRole> parse_role(std::string_view name) {
+  if (name == kRoleNames[0]) return WorkerRole::kPrefill;
+  if (name == kRoleNames[1]) return WorkerRole::kDecode;
+  return absl::InvalidArgumentError(
+      str_cat("unknown role \"", name, "\"; one of: prefill, decode"));
+}
+
+std::string_view worker_state_name(WorkerState state) {
+  return kStateNames[static_cast<std::size_t>(state)];
+}
+
+absl::StatusOr<WorkerState> parse_worker_state(std::string_view name) {
+  if (name == kStateNames[0]) return WorkerState::kStarting;
+  if (name == kStateNames[1]) return WorkerState::kReady;
+  if (name == kStateNames[2]) return WorkerState::kDraining;
+  return absl::InvalidArgumentError(
+      str_cat("unknown worker state \"", name, "\"; one of: starting, ready, draining"));
+}
+
+std::string to_json(const RoutingView& view) {
+  Json workers = Json::array();
+  for (const ViewWorker& worker : view.workers) workers.push_back(worker_json(worker));
+  Json json;
+  json["version"] = view.version;
+  json["epoch"] = view.epoch;
+  json["model_id"] = view.model_id;
+  json["artifact_digest"] = view.artifact_digest_hex;
+  json["workers"] = std::move(workers);
+  return dump_json(json);
+}
+
+absl::StatusOr<RoutingView> parse_routing_view(std::string_view text) {
+  ASSIGN_OR_RETURN(const Json json, parse_json(text));
+  RoutingView view;
+  ObjectReader reader(json, "");
+  reader.required("version", view.version);
+  reader.required("epoch", view.epoch);
+  reader.required("model_id", view.model_id);
+  reader.required("artifact_digest", view.artifact_digest_hex);
+  reader.required_list("workers", kMaxViewWorkers, &read_worker, view.workers);
+  RETURN_IF_ERROR(reader.finish());
+  RETURN_IF_ERROR(check_order(view));
+  return view;
+}
+
+}  // namespace millrace::api::admin
