@@ -1,0 +1,99 @@
+#include "api/tokenizer/bpe.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <map>
+#include <random>
+#include <set>
+#include <string>
+
+namespace millrace::api::tokenizer {
+namespace {
+
+struct Table {
+  std::array<TokenId, 256> byte_tokens{};
+  std::vector<Merge> merges;
+};
+
+/// Random merges over an alphabet of `letters` bytes; every pair at most once.
+Table random_table(std::mt19937& random, int letters, int merge_count) {
+  Table table;
+  for (std::size_t byte = 0; byte < 256; ++byte)
+    table.byte_tokens[byte] = static_cast<TokenId>(byte);
+  std::vector<TokenId> known;
+  for (int i = 0; i < letters; ++i) known.push_back('a' + i);
+  std::set<std::pair<TokenId, TokenId>> pairs;
+  for (int i = 0; i < merge_count; ++i) {
+    std::uniform_int_distribution<std::size_t> pick(0, known.size() - 1);
+    const TokenId left = known[pick(random)];
+    const TokenId right = known[pick(random)];
+    if (!pairs.emplace(left, right).second) continue;
+    const auto result = static_cast<TokenId>(256 + i);
+    table.merges.push_back({left, right, result});
+    known.push_back(result);
+  }
+  return table;
+}
+
+/// The definition: as long as any pair can merge, merge the one of lowest rank, of equals the
+/// leftmost.
+std::vector<TokenId> brute_force(const Table& table, std::string_view piece) {
+  std::map<std::pair<TokenId, TokenId>, std::size_t> rank;
+  for (std::size_t i = 0; i < table.merges.size(); ++i) {
+    rank[{table.merges[i].left, table.merges[i].right}] = i;
+  }
+  std::vector<TokenId> ids;
+  for (char c : piece) ids.push_back(table.byte_tokens[static_cast<unsigned char>(c)]);
+  while (true) {
+    std::size_t best_rank = table.merges.size();
+    std::size_t best_place = 0;
+    for (std::size_t i = 0; i + 1 < ids.size(); ++i) {
+      const auto it = rank.find({ids[i], ids[i + 1]});
+      if (it != rank.end() && it->second < best_rank) {
+        best_rank = it->second;
+        best_place = i;
+      }
+    }
+    if (best_rank == table.merges.size()) return ids;
+    ids[best_place] = table.merges[best_rank].result;
+    ids.erase(ids.begin() + static_cast<std::ptrdiff_t>(best_place) + 1);
+  }
+}
+
+TEST(Bpe, EqualsTheBruteForceDefinitionOnRandomTables) {
+  for (unsigned seed = 0; seed < 200; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    std::mt19937 random(seed);
+    const int letters = 1 + static_cast<int>(random() % 4);
+    const Table table = random_table(random, letters, 1 + static_cast<int>(random() % 40));
+    const Bpe bpe(table.byte_tokens, table.merges);
+    for (int i = 0; i < 20; ++i) {
+      std::string piece(random() % 60, 'a');
+      for (char& c : piece) c = static_cast<char>('a' + random() % static_cast<unsigned>(letters));
+      std::vector<TokenId> ids;
+      bpe.encode(piece, ids);
+      ASSERT_EQ(ids, brute_force(table, piece)) << piece;
+    }
+  }
+}
+
+TEST(Bpe, TimeOnOneLongPieceIsNotQuadratic) {
+  std::mt19937 random(1);
+  const Table table = random_table(random, 2, 60);
+  const Bpe bpe(table.byte_tokens, table.merges);
+  const auto encode = [&](std::size_t length) {
+    const std::string piece(length, 'a');
+    std::vector<TokenId> ids;
+    const auto start = std::chrono::steady_clock::now();
+    bpe.encode(piece, ids);
+    return std::chrono::steady_clock::now() - start;
+  };
+  const auto small =
+      std::max<std::chrono::nanoseconds>(encode(50'000), std::chrono::microseconds(500));
+  // 16 times the length; a quadratic method would take 256 times as long.
+  EXPECT_LT(encode(800'000), 100 * small);
+}
+
+}  // namespace
+}  // namespace millrace::api::tokenizer

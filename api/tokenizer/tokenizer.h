@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/types.h"
+
+namespace millrace::api::tokenizer {
+
+/// A Hugging Face `tokenizer.json` of the byte-level BPE family.
+///
+/// Boundary rule: encode_text() knows the base vocabulary only, so text that came from a request
+/// can never become a control token; control tokens are placed by id, by whoever renders a prompt.
+/// Immutable; any number of threads may use one tokenizer.
+class Tokenizer {
+ public:
+  /// Errors: kNotFound (no such file), kInvalidArgument (the file asks for something that is not
+  /// supported, or contradicts itself; the message names the key).
+  static absl::StatusOr<std::unique_ptr<Tokenizer>> open(const std::string& path);
+  static absl::StatusOr<std::unique_ptr<Tokenizer>> from_json(std::string_view json);
+
+  ~Tokenizer();
+  Tokenizer(const Tokenizer&) = delete;
+  Tokenizer& operator=(const Tokenizer&) = delete;
+
+  /// Tokens of text by the base vocabulary alone. Text must be encoded whole between two control
+  /// tokens: a cut changes ids. kInvalidArgument names the offset of invalid UTF-8.
+  absl::StatusOr<std::vector<TokenId>> encode_text(std::string_view text) const;
+
+  /// Tokens of a text in which spellings of added tokens stand for these tokens (longest first,
+  /// leftmost): for raw prompts that someone rendered himself. Never for request text in a chat.
+  absl::StatusOr<std::vector<TokenId>> encode_with_special(std::string_view text) const;
+
+  /// The id of an added token by its exact spelling.
+  std::optional<TokenId> control_token(std::string_view spelling) const;
+
+  /// The bytes a token stands for; empty for an id without a token (the embedding may have more
+  /// rows than the vocabulary). Negative or too large ids are empty as well.
+  std::string_view token_bytes(TokenId id) const;
+
+  /// One past the highest id that has a token.
+  TokenId id_bound() const;
+
+  /// Concatenated bytes of tokens, as valid UTF-8 (see Utf8Stream).
+  std::string decode(std::span<const TokenId> ids) const;
+
+ private:
+  struct Tables;
+  explicit Tokenizer(std::unique_ptr<const Tables> tables);
+  absl::Status append_text(std::string_view text, std::vector<TokenId>& ids) const;
+
+  std::unique_ptr<const Tables> tables_;
+};
+
+}  // namespace millrace::api::tokenizer

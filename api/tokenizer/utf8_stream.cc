@@ -1,0 +1,90 @@
+#include "api/tokenizer/utf8_stream.h"
+
+#include <cstddef>
+#include <cstdint>
+
+namespace millrace::api::tokenizer {
+namespace {
+
+constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
+
+enum class Scan { kComplete, kIncomplete, kInvalid };
+
+struct ScanResult {
+  Scan scan = Scan::kInvalid;
+  std::size_t length = 0;  ///< bytes of the code point, or of the maximal invalid part
+};
+
+/// Number of bytes that a lead byte announces and the range of its second byte (Unicode, table
+/// 3-7). 0 bytes: not a lead byte.
+struct Lead {
+  std::size_t length = 0;
+  std::uint8_t second_low = 0x80;
+  std::uint8_t second_high = 0xBF;
+};
+
+Lead lead_of(std::uint8_t byte) {
+  if (byte < 0x80) return {1};
+  if (byte < 0xC2) return {0};
+  if (byte < 0xE0) return {2};
+  if (byte == 0xE0) return {3, 0xA0, 0xBF};
+  if (byte == 0xED) return {3, 0x80, 0x9F};  // surrogates are not characters
+  if (byte < 0xF0) return {3};
+  if (byte == 0xF0) return {4, 0x90, 0xBF};
+  if (byte < 0xF4) return {4};
+  if (byte == 0xF4) return {4, 0x80, 0x8F};
+  return {0};
+}
+
+ScanResult scan_one(std::string_view bytes) {
+  const Lead lead = lead_of(static_cast<std::uint8_t>(bytes[0]));
+  if (lead.length == 0) return {Scan::kInvalid, 1};
+  for (std::size_t i = 1; i < lead.length; ++i) {
+    if (i == bytes.size()) return {Scan::kIncomplete, i};
+    const auto byte = static_cast<std::uint8_t>(bytes[i]);
+    const std::uint8_t low = i == 1 ? lead.second_low : 0x80;
+    const std::uint8_t high = i == 1 ? lead.second_high : 0xBF;
+    if (byte < low || byte > high) return {Scan::kInvalid, i};
+  }
+  return {Scan::kComplete, lead.length};
+}
+
+}  // namespace
+
+void Utf8Stream::push(std::string_view bytes, std::string& text) {
+  std::string joined;
+  if (!held_.empty()) {
+    joined = held_;
+    joined.append(bytes);
+    bytes = joined;
+  }
+  std::size_t at = 0;
+  std::string rest;
+  while (at < bytes.size()) {
+    const ScanResult result = scan_one(bytes.substr(at));
+    if (result.scan == Scan::kIncomplete) {
+      rest = std::string(bytes.substr(at));
+      break;
+    }
+    text.append(result.scan == Scan::kComplete ? bytes.substr(at, result.length) : kReplacement);
+    at += result.length;
+  }
+  held_ = std::move(rest);
+}
+
+void Utf8Stream::finish(std::string& text) {
+  if (!held_.empty()) text.append(kReplacement);
+  held_.clear();
+}
+
+std::size_t find_invalid_utf8(std::string_view text) {
+  std::size_t at = 0;
+  while (at < text.size()) {
+    const ScanResult result = scan_one(text.substr(at));
+    if (result.scan != Scan::kComplete) return at;
+    at += result.length;
+  }
+  return std::string_view::npos;
+}
+
+}  // namespace millrace::api::tokenizer
