@@ -10,16 +10,9 @@
 
 #include "absl/status/statusor.h"
 #include "dataplane/model/config.h"
+#include "dataplane/model/inventory.h"
 
 namespace millrace::dataplane::model {
-
-/// Element types of a safetensors file that the model uses.
-enum class DataType { kF32, kBF16, kF8E4M3, kF8E8M0, kI8 };
-
-/// Bytes of one element.
-int element_bytes(DataType type);
-/// The safetensors spelling: "F32", "BF16", "F8_E4M3", "F8_E8M0", "I8".
-std::string_view data_type_name(DataType type);
 
 /// A tensor of the mapped files; the bytes live as long as the checkpoint.
 struct TensorView {
@@ -28,23 +21,19 @@ struct TensorView {
   std::span<const std::uint8_t> bytes;
 };
 
-/// A tensor that a configuration calls for.
-struct TensorSpec {
-  std::string name;
-  DataType type = DataType::kF32;
-  std::vector<std::int64_t> shape;
-};
-
-/// Every tensor of a checkpoint with this configuration, in name order of the layers.
-/// The official configuration expands to 96,085 (facts: model specification, section 7).
-std::vector<TensorSpec> expected_tensors(const ModelConfig& config);
-
 /// A model folder: config.json, safetensors shards (memory-mapped, never copied),
 /// engram_token_map.json.
+///
+/// Shards are those that model.safetensors.index.json names ({"weight_map": {tensor: file}}), or
+/// the one file model.safetensors when there is no index. engram_token_map.json is {"token_map":
+/// [id, …]}: the compressed id of every token id in order, ids 0 … engram_compressed_vocab_size − 1
+/// all in use; it is required exactly when the configuration has Engram layers.
 class Checkpoint {
  public:
   /// Errors: kNotFound (no such folder or file), kDataLoss (truncated or corrupt shard),
-  /// kInvalidArgument: one error that lists every missing, extra, mis-typed and mis-shaped tensor.
+  /// kInvalidArgument: bad configuration or token map, an index that disagrees with the shards, or
+  /// one error that lists every missing, extra, mis-typed and mis-shaped tensor (the first 50 by
+  /// name, and how many there are).
   static absl::StatusOr<std::unique_ptr<Checkpoint>> open(const std::string& folder);
 
   virtual ~Checkpoint() = default;
@@ -53,8 +42,9 @@ class Checkpoint {
   virtual const TensorView& tensor(std::string_view name) const = 0;
   /// Compressed id of every token id, for Engram; empty when the model has no Engram layer.
   virtual std::span<const std::int32_t> engram_token_map() const = 0;
-  /// SHA-256 over config.json, tokenizer.json and every shard, in this order of names; computed at
-  /// open.
+  /// SHA-256 over config.json, tokenizer.json, engram_token_map.json and every shard in order of
+  /// names; computed at open. Each file counts as name, zero byte, SHA-256 of its content; a file
+  /// that the folder does not have counts nothing.
   virtual const std::array<std::uint8_t, 32>& artifact_digest() const = 0;
 };
 
