@@ -29,6 +29,7 @@ namespace rest = web::http;
 /// Threads for all REST servers of the process; handlers are short.
 constexpr std::size_t kPoolThreads = 6;
 constexpr int kFreePortAttempts = 16;
+constexpr std::size_t kDiscardBytes = 64 << 10;
 
 struct HostPort {
   std::string host;
@@ -217,6 +218,23 @@ absl::StatusOr<RestRequest> request_head(const rest::http_request& request) {
   return head;
 }
 
+/// Reads the rest of a refused body away. The library receives a whole body before it answers and
+/// keeps what nobody reads: without this, a refused body of any size would sit in memory.
+void discard_body(const rest::http_request& request,
+                  const std::shared_ptr<std::vector<std::uint8_t>>& buffer) {
+  request.body()
+      .streambuf()
+      .getn(buffer->data(), buffer->size())
+      .then([request, buffer](pplx::task<std::size_t> count) {
+        try {
+          if (count.get() == 0) return;
+        } catch (const std::exception&) {
+          return;  // the connection broke
+        }
+        discard_body(request, buffer);
+      });
+}
+
 /// An answer that needs no body to be given; nullopt = read the body.
 std::optional<RestResponse> refuse_body(const rest::http_request& request,
                                         std::size_t max_body_bytes) {
@@ -236,7 +254,8 @@ std::optional<RestResponse> refuse_body(const rest::http_request& request,
 void on_request(const std::shared_ptr<Shared>& shared, const rest::http_request& request) {
   auto guard = std::make_shared<InFlight>(shared);
   if (std::optional<RestResponse> refusal = refuse_body(request, shared->max_body_bytes)) {
-    return reply(request, *refusal);
+    reply(request, *refusal);
+    return discard_body(request, std::make_shared<std::vector<std::uint8_t>>(kDiscardBytes));
   }
   absl::StatusOr<RestRequest> head = request_head(request);
   if (!head.ok()) return reply(request, rest_error(head.status()));

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <fstream>
 #include <thread>
 
 #include "common/http/http_client.h"
@@ -52,7 +53,8 @@ std::string url_of(const RestServer& server, std::string_view path) {
 
 /// Sends bytes as they are and returns all that comes back until the server closes or is silent
 /// for a second.
-std::string exchange_raw(const RestServer& server, std::string_view bytes) {
+std::string exchange_raw(const RestServer& server, std::string_view bytes,
+                         std::string_view more = {}) {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address{};
   address.sin_family = AF_INET;
@@ -63,6 +65,11 @@ std::string exchange_raw(const RestServer& server, std::string_view bytes) {
   const timeval timeout{.tv_sec = 1, .tv_usec = 0};
   setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
   EXPECT_EQ(send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
+  for (std::size_t sent = 0; sent < more.size();) {
+    const ssize_t count = send(fd, more.data() + sent, more.size() - sent, MSG_NOSIGNAL);
+    if (count <= 0) break;
+    sent += static_cast<std::size_t>(count);
+  }
   std::string answer;
   char buffer[4096];
   for (ssize_t count = 0; (count = read(fd, buffer, sizeof(buffer))) > 0;) {
@@ -114,6 +121,27 @@ TEST(RestServer, BodiesArriveUpToTheLimitAndNotBeyond) {
   response = client.post(url_of(*server, "/body"), "after it");
   ASSERT_TRUE(response.ok());
   EXPECT_EQ(response->body, "after it");
+}
+
+std::size_t resident_bytes() {
+  std::ifstream file("/proc/self/statm");
+  std::size_t total_pages = 0;
+  std::size_t resident_pages = 0;
+  file >> total_pages >> resident_pages;
+  return resident_pages * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+}
+
+TEST(RestServer, ARefusedBodyIsNotKeptInMemory) {
+  auto server = start_echo();
+  const std::size_t before = resident_bytes();
+  const std::string body(std::size_t{100} << 20, 'x');
+  const std::size_t with_body = resident_bytes();
+  ASSERT_GT(with_body - before, std::size_t{90} << 20);  // the measure works
+  const std::string head = str_cat("POST /body HTTP/1.1\r\nHost: x\r\nConnection: close\r\n",
+                                   "Content-Length: ", body.size(), "\r\n\r\n");
+  const std::string answer = exchange_raw(*server, head, body);
+  EXPECT_TRUE(answer.starts_with("HTTP/1.1 413")) << answer;
+  EXPECT_LT(resident_bytes() - with_body, std::size_t{30} << 20);
 }
 
 TEST(RestServer, ABodyOfUnstatedLengthIs411) {
