@@ -93,11 +93,10 @@ def attend(q, window_keys, geometry, entries, entry_mask, sink, scale, bf16):
         parts.append(g.to(torch.float32).masked_fill(~entry_mask[:, :, None], float("-inf")))
     # The sink is one more key without a value; every other key may be hidden.
     parts.append(sink[:, None].expand(b, t, h, 1))
-    p = torch.softmax(torch.cat(parts, -1), -1)
-    window_count = parts[0].shape[-1]
-    o = geometry.values(p[..., :window_count].to(work), keys).to(torch.float32)
+    p = torch.softmax(torch.cat(parts, -1), -1).split([part.shape[-1] for part in parts], -1)
+    o = geometry.values(p[0].to(work), keys).to(torch.float32)
     if entries is None:
         return o, None
-    p_entries = p[..., window_count:-1]
+    p_entries = p[1]
     o = o + torch.matmul(p_entries.to(work).reshape(b, t * h, -1), entries).reshape(b, t, h, d).to(torch.float32)
     return o, p_entries

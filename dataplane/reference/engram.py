@@ -77,7 +77,8 @@ class Engram(nn.Module):
         """stream [B, T, n, D] -> the same plus gated memory; image rows are left alone."""
         memory = self.embed(table_rows, options).flatten(-2)
         kv = self.wkv(memory, options)
-        keys, value = kv[..., :-self.width].unflatten(-1, (self.copies, self.width)), kv[..., -self.width:]
+        keys, value = kv.split((self.copies * self.width, self.width), -1)
+        keys = keys.unflatten(-1, (self.copies, self.width))
         options.put(f"{name}.memory", memory)
         options.put(f"{name}.kv", kv)
         weight = (quantized_weight(self.q_weight, "bf16", options)

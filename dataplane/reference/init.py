@@ -9,7 +9,7 @@ import math
 
 import torch
 
-from reference import numerics
+from reference import inventory, numerics
 
 
 @torch.no_grad()
@@ -108,13 +108,9 @@ def bias_step(gate_bias, counts, rate=0.002):
 @torch.no_grad()
 def round_to_storage(model):
     """Replaces every master by the value its storage format keeps (what an export would hold)."""
-    for module in model.modules():
-        kind = getattr(module, "kind", None)
-        if kind == "fp8":
-            module.weight.copy_(numerics.fp8_weight(module.weight))
-        elif kind == "fp4":
-            module.weight.copy_(numerics.fp4_weight(module.weight))
-        elif kind == "rows":
-            module.weight.copy_(numerics.fp8_rows(module.weight))
-        elif kind == "bf16":
-            module.weight.copy_(numerics.round_bf16(module.weight))
+    round_trip = {"fp8": numerics.fp8_weight, "fp4": numerics.fp4_weight, "rows": numerics.fp8_rows,
+                  "bf16": numerics.round_bf16, "f32": lambda w: w}
+    weights = dict(model.named_parameters())
+    for parameter in inventory.parameters(model.config):
+        weight = weights[parameter.name]
+        weight.copy_(round_trip[parameter.kind](weight))

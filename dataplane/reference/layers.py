@@ -103,8 +103,8 @@ def rotate(x, table, options, inverse=False):
     """Rotates adjacent pairs of the last rope_dim channels of x [..., width]."""
     cos, sin = table
     d = cos.shape[-1] * 2
-    plain, roped = x[..., :-d], x[..., -d:]
-    even, odd = roped[..., 0::2], roped[..., 1::2]
+    plain, roped = x.split((x.shape[-1] - d, d), -1)
+    even, odd = roped.unflatten(-1, (d // 2, 2)).unbind(-1)
     if inverse:
         sin = -sin
     turned = torch.stack((even * cos - odd * sin, even * sin + odd * cos), -1).flatten(-2)

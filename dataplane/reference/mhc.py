@@ -18,9 +18,11 @@ class Kernels:
         n = config.hc_mult
         flat = stream.flatten(-2)
         z = flat @ fn.t() * torch.rsqrt(flat.square().mean(-1, keepdim=True) + config.rms_norm_eps)
-        a = torch.sigmoid(z[..., :n] * scale[0] + base[:n]) + config.hc_eps
-        p = 2 * torch.sigmoid(z[..., n:2 * n] * scale[1] + base[n:2 * n])
-        c = sinkhorn(z[..., 2 * n:] * scale[2] + base[2 * n:], n, config.hc_sinkhorn_iters, config.hc_eps)
+        za, zp, zc = z.split((n, n, n * n), -1)
+        base_a, base_p, base_c = base.split((n, n, n * n))
+        a = torch.sigmoid(za * scale[0] + base_a) + config.hc_eps
+        p = 2 * torch.sigmoid(zp * scale[1] + base_p)
+        c = sinkhorn(zc * scale[2] + base_c, n, config.hc_sinkhorn_iters, config.hc_eps)
         return a, p, c
 
     def collapse(self, a, stream):
@@ -29,7 +31,12 @@ class Kernels:
 
     def expand(self, p, o, c, stream):
         """X'[k] = P[k] o + sum_j C[j][k] X[j]."""
-        return p[..., None] * o[..., None, :] + torch.matmul(c.transpose(-1, -2), stream)
+        copies = stream.unbind(-2)
+        rows = c.unbind(-2)
+        result = p[..., None] * o[..., None, :]
+        for row, copy in zip(rows, copies):
+            result = result + row[..., None] * copy[..., None, :]
+        return result
 
     def attend(self, *arguments, **named):
         return attend(*arguments, **named)
