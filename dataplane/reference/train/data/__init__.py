@@ -1,0 +1,1 @@
+"""Seeded generators of training and held-out conversations."""

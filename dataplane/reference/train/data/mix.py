@@ -1,0 +1,101 @@
+"""Which task, how often, at which length: the curriculum's mixes, the split, and row packing."""
+from __future__ import annotations
+
+import random
+from typing import Callable
+
+import numpy as np
+
+from .. import render
+from ..tokenizer import Tokenizer
+from . import chat, recall, tasks, tools
+from .common import Sample, held_out
+
+Maker = Callable[[random.Random], Sample]
+
+MAKERS: dict[str, Maker] = {
+    "greeting": chat.greeting, "identity": chat.identity, "small_talk": chat.small_talk,
+    "knowledge": chat.knowledge, "story": chat.story, "pool_copy": tasks.pool_copy, "echo": tasks.echo,
+    "arithmetic": tasks.arithmetic, "strings": tasks.strings, "lists": tasks.lists,
+    "json": tasks.json_object, "multi_turn": recall.multi_turn, "tools": tools.tools,
+    "recall_pool": lambda rng: recall.recall(rng, rng.randint(60, 160), small=True),
+    "recall_150": lambda rng: recall.recall(rng, rng.randint(60, 220)),
+    "recall_512": lambda rng: recall.recall(rng, rng.randint(220, 600)),
+    "recall_1024": lambda rng: recall.recall(rng, rng.randint(600, 1200)),
+    "recall_2048": lambda rng: recall.recall(rng, rng.randint(1200, 2200)),
+    "recall_4096": lambda rng: recall.recall(rng, rng.randint(2200, 3600)),
+}
+
+# Weights by document.
+_GENERAL = {"arithmetic": 22, "strings": 6, "json": 13, "echo": 9, "multi_turn": 9, "lists": 6,
+            "greeting": 2, "identity": 3, "small_talk": 2, "knowledge": 3, "story": 3, "tools": 20}
+MIXES: dict[str, dict[str, float]] = {
+    "A": {"pool_copy": 55, "recall_pool": 30, "greeting": 2, "identity": 3, "small_talk": 2,
+          "arithmetic": 4, "echo": 4},
+    "B": {"pool_copy": 25, "echo": 28, "recall_pool": 16, "recall_150": 16, "greeting": 2, "identity": 3,
+          "small_talk": 2, "knowledge": 2, "arithmetic": 6, "json": 4, "lists": 3, "strings": 2},
+    "C": {**_GENERAL, "recall_150": 16, "recall_512": 8, "recall_1024": 2, "pool_copy": 1},
+    "D": {**_GENERAL, "recall_150": 12, "recall_512": 12, "recall_1024": 6, "recall_2048": 3},
+    "E": {**_GENERAL, "recall_150": 10, "recall_512": 12, "recall_1024": 7, "recall_2048": 4, "recall_4096": 1},
+}
+
+
+def sample(task: str, rng: random.Random, test: bool = False) -> Sample:
+    """Draws instances until one lies on the wanted side of the split."""
+    for _ in range(10_000):
+        drawn = MAKERS[task](rng)
+        if held_out(drawn.key) == test:
+            return drawn
+    raise ValueError(f"task {task} has no {'held-out' if test else 'training'} instances")
+
+
+class Stream:
+    """Endless packed training rows of one mix.
+
+    Each row holds whole documents; a document starts at an even offset, because a compressed entry
+    joins the tokens 2j and 2j+1 of a document. Documents longer than a row are dropped.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, mix: str, row_length: int, seed: str):
+        self._tokenizer = tokenizer
+        self._names = list(MIXES[mix])
+        self._weights = list(MIXES[mix].values())
+        self._length = row_length
+        self._rng = random.Random(seed)
+        self._waiting: list[tuple[list[int], list[float]]] = []
+
+    def _document(self) -> tuple[list[int], list[float]]:
+        while True:
+            name = self._rng.choices(self._names, self._weights)[0]
+            ids, weights = render.encode(self._tokenizer, sample(name, self._rng).conversation)
+            if len(ids) <= self._length:
+                return ids, weights
+
+    def row(self) -> dict[str, np.ndarray]:
+        """tokens, position in the document, document start, and the weight of the NEXT token."""
+        length = self._length
+        tokens = np.full(length, 2, np.int64)
+        start = np.arange(length, dtype=np.int64)
+        weight = np.zeros(length, np.float32)
+        at, misses = 0, 0
+        while at < length and misses < 8:
+            if len(self._waiting) < 16:
+                self._waiting.append(self._document())
+            fit = next((i for i, d in enumerate(self._waiting) if len(d[0]) <= length - at), None)
+            if fit is None:
+                misses += 1
+                if len(self._waiting) >= 16:
+                    break
+                continue
+            ids, weights = self._waiting.pop(fit)
+            n = len(ids)
+            tokens[at:at + n] = ids
+            start[at:at + n] = at
+            weight[at:at + n - 1] = weights[1:]
+            at += n + n % 2
+        target = np.roll(tokens, -1)
+        return {"tokens": tokens, "start": start, "weight": weight, "target": target}
+
+    def batch(self, rows: int) -> dict[str, np.ndarray]:
+        all_rows = [self.row() for _ in range(rows)]
+        return {k: np.stack([r[k] for r in all_rows]) for k in all_rows[0]}

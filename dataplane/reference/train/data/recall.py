@@ -1,0 +1,167 @@
+"""Recall of stated facts across distractors, in one turn and over several turns."""
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from ..render import Message
+from . import words as w
+from .chat import GREETINGS
+from .common import Sample, make, sentence
+
+UNKNOWN = "That was not stated."
+
+
+@dataclass
+class Fact:
+    subject: str  # what two facts of one text must not share
+    statement: str
+    question: str
+    answer: str
+    value: str
+
+
+def fact(rng: random.Random, small: bool = False) -> Fact:
+    """One fact; `small` keeps to the word pool and short codes (first stages)."""
+    c = rng.choice
+    roll = rng.choice((0, 0, 1)) if small else rng.randrange(9)
+    if roll == 0:
+        thing = f"{c(w.COLORS[:5] if small else w.COLORS)} {c(w.OBJECTS[:14] if small else w.OBJECTS)}"
+        code = w.digits(rng, rng.randint(2, 4) if small else rng.randint(3, 6))
+        text = f"The code of the {thing} is {code}."
+        return Fact(thing, text, f"What is the code of the {thing}?", text, code)
+    if roll == 1:
+        thing = f"{c(w.COLORS[:5] if small else w.COLORS)} {c(w.OBJECTS[:14] if small else w.OBJECTS)}"
+        place = c(w.PLACES)
+        text = f"The {thing} is in the {place}."
+        return Fact(thing, text, f"Where is the {thing}?", text, place)
+    name = c(w.NAMES)
+    if roll == 2:
+        kind, value = c((("color", c(w.COLORS)), ("food", c(w.FOODS)), ("animal", c(w.ANIMALS))))
+        text = f"The favorite {kind} of {name} is {value}."
+        question = c((f"What is the favorite {kind} of {name}?", f"Which {kind} does {name} like best?"))
+        return Fact(f"{name} {kind}", text, question, text, value)
+    if roll == 3:
+        city = c(w.CITIES)
+        return Fact(f"{name} city", f"{name} lives in {city}.", f"Where does {name} live?",
+                    f"{name} lives in {city}.", city)
+    if roll == 4:
+        job = w.article(c(w.JOBS))
+        return Fact(f"{name} job", f"{name} works as {job}.", f"What is the job of {name}?",
+                    f"{name} works as {job}.", job)
+    if roll == 5:
+        event, time = c(("meeting", "party", "train", "concert", "lesson", "dinner")), w.clock(rng)
+        day = c(w.WEEKDAYS)
+        text = f"The {event} on {day} starts at {time}."
+        return Fact(f"{event} {day}", text, f"When does the {event} on {day} start?", text, time)
+    if roll == 6:
+        word = w.made_up(rng)
+        place = c(w.PLACES)
+        text = f"The password of the {place} is {word}."
+        return Fact(f"password {place}", text, f"What is the password of the {place}?", text, word)
+    if roll == 7:
+        number = w.digits(rng, rng.randint(5, 7))
+        text = f"The phone number of {name} is {number}."
+        return Fact(f"phone {name}", text, f"What is the phone number of {name}?", text, number)
+    age = rng.randint(3, 95)
+    text = f"{name} is {age} years old."
+    return Fact(f"age {name}", text, f"How old is {name}?", text, str(age))
+
+
+def distinct_facts(rng: random.Random, count: int, small: bool = False) -> list[Fact]:
+    found: dict[str, Fact] = {}
+    for _ in range(count * 20):
+        if len(found) == count:
+            break
+        new = fact(rng, small)
+        found.setdefault(new.subject, new)
+    return list(found.values())
+
+
+def recall(rng: random.Random, length: int, small: bool = False) -> Sample:
+    """One turn of about `length` tokens: facts among filler, then a question about one of them."""
+    budget = length - 30
+    facts = distinct_facts(rng, max(2, min(rng.randint(2, 8), budget // 25)), small)
+    missing = rng.random() < 0.08 and not small
+    asked = facts.pop() if missing and len(facts) > 2 else rng.choice(facts)
+    lines = [f.statement for f in facts]
+    used = 14 * len(lines)
+    while used < budget:
+        if small or rng.random() < 0.7:
+            lines.append(sentence(rng))
+            used += 12
+        else:
+            other = fact(rng, small)
+            if all(other.subject != f.subject for f in facts) and other.subject != asked.subject:
+                facts.append(other)
+                lines.append(other.statement)
+                used += 14
+    rng.shuffle(lines)
+    missing = asked not in facts
+    head = rng.choice(("", "Read this: ", "Remember this. ", "Here are some notes. ", "Text: "))
+    body = head + " ".join(lines)
+    answer = UNKNOWN if missing else asked.answer
+    thought = "I find nothing about it." if missing else f"The text says {asked.value}."
+    joint = rng.choice(("\n\n", "\n", " ")) + rng.choice(("", "", "Question: ", "Now tell me. "))
+    question = Message("user", body + joint + asked.question)
+    messages = [question, Message("assistant", answer, thought)]
+    roll = rng.random()
+    if roll < 0.15:  # the text in the system message
+        messages = [Message("system", body), Message("user", asked.question), messages[1]]
+    elif roll < 0.35:  # the text in an earlier turn
+        messages = [Message("user", body), Message("assistant", "Noted.", "I keep this in mind."),
+                    Message("user", asked.question), messages[1]]
+    conversation = make(rng, messages)
+    if rng.random() < 0.5 and not missing and len(facts) > 1:  # further questions reuse the text
+        for more in rng.sample([f for f in facts if f is not asked], min(len(facts) - 1, rng.randint(1, 3))):
+            conversation.messages += [Message("user", more.question),
+                                      Message("assistant", more.answer, f"The text says {more.value}.")]
+    return Sample(conversation, f"recall|{asked.subject}|{asked.value}")
+
+
+_FILL_TURNS = [
+    ("How are you?", "Small talk.", "I am fine, thank you. How can I help you?"),
+    ("Thank you.", "The user thanks me.", "You are welcome!"),
+    ("Who are you?", "The user asks who I am.", "I am nano, a small model that runs on Millrace."),
+    ("What is your name?", "The user asks for my name.", "My name is nano."),
+    ("Are you there?", "The user checks that I am here.", "Yes, I am here."),
+    ("What color is the sky?", "I know this.", "The sky is blue."),
+    ("Count to three.", "I know this.", "One, two, three."),
+]
+
+
+def multi_turn(rng: random.Random) -> Sample:
+    """The user states facts in early turns and asks for them later."""
+    messages: list[Message] = []
+    if rng.random() < 0.3:
+        hello = rng.choice(GREETINGS)
+        reply = hello if hello.startswith("Good ") else "Hello"
+        messages += [Message("user", hello + "!"),
+                     Message("assistant", f"{reply}! How can I help you?", "The user greets me.")]
+    facts = distinct_facts(rng, rng.randint(1, 3))
+    own = rng.random() < 0.35
+    if own:
+        kind, value, form = rng.choice((
+            ("name", rng.choice(w.NAMES), "My name is {}."), ("name", rng.choice(w.NAMES), "I am {}."),
+            ("favorite color", rng.choice(w.COLORS), "My favorite color is {}."),
+            ("city", rng.choice(w.CITIES), "I live in {}."), ("secret word", w.made_up(rng), "My secret word is {}."),
+            ("lucky number", w.digits(rng, rng.randint(1, 4)), "My lucky number is {}.")))
+        question = {"name": "What is my name?", "city": "Where do I live?"}.get(kind, f"What is my {kind}?")
+        answer = {"name": f"Your name is {value}.", "city": f"You live in {value}."}.get(
+            kind, f"Your {kind} is {value}.")
+        facts.append(Fact(f"own {kind}", form.format(value), question, answer, value))
+    rng.shuffle(facts)
+    for f in facts:
+        lead = rng.choice(("", "", "Remember: ", "Please remember this. "))
+        messages += [Message("user", lead + f.statement), Message("assistant", "Noted.", "I keep this in mind.")]
+        if rng.random() < 0.3:
+            user, thought, answer = rng.choice(_FILL_TURNS)
+            messages += [Message("user", user), Message("assistant", answer, thought)]
+    for _ in range(rng.randint(0, 3)):
+        user, thought, answer = rng.choice(_FILL_TURNS)
+        messages += [Message("user", user), Message("assistant", answer, thought)]
+    asked = rng.sample(facts, rng.randint(1, len(facts)))
+    for f in asked:
+        messages += [Message("user", f.question), Message("assistant", f.answer, f"The user said {f.value}.")]
+    last = asked[-1]
+    return Sample(make(rng, messages), f"recall|{last.subject}|{last.value}")
