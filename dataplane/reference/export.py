@@ -1,7 +1,7 @@
 """Checkpoints in the official form: safetensors shards, their index, `config.json`, the token map.
 
 The float32 masters are rounded to their storage formats here; `load` returns what a serving engine
-sees. `engram_token_map.json` (a list with the compressed id of every token id) lies beside the
+sees. `engram_token_map.json` ({"token_map": [compressed id of every token id]}) lies beside the
 weights when the model has Engram layers.
 """
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy
 import torch
 
-from reference import inventory, numerics, safetensors_io
+from reference import engram_map, inventory, numerics, safetensors_io
 from reference.config import ModelConfig
 from reference.model import Model
 from reference.safetensors_io import Tensor
@@ -52,8 +52,7 @@ def export(weights, config, folder, token_map=None, shard_bytes=SHARD_BYTES):
     _write_shards(folder, shards)
     config.save(folder / "config.json")
     if config.engram_layer_ids:
-        ids = [int(i) for i in token_map]
-        (folder / TOKEN_MAP_FILE).write_text(json.dumps(ids, separators=(",", ":")) + "\n")
+        engram_map.save(token_map, folder / TOKEN_MAP_FILE)
 
 
 def _write_shards(folder, shards):
@@ -117,7 +116,7 @@ def read_weights(folder):
                  if n in expected and (t.tag, t.array.shape) != (expected[n].tag, expected[n].shape)]
     if problems:
         raise ValueError(f"{folder}: " + "; ".join(problems))
-    token_map = json.loads((folder / TOKEN_MAP_FILE).read_text()) if config.engram_layer_ids else None
+    token_map = engram_map.load(folder / TOKEN_MAP_FILE) if config.engram_layer_ids else None
     return config, {p.name: decode(p, tensors) for p in inventory.parameters(config)}, token_map
 
 
