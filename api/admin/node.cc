@@ -97,6 +97,7 @@ std::string to_json(const Heartbeat& heartbeat) {
   Json json;
   json["session_id"] = heartbeat.session_id;
   json["epoch"] = heartbeat.epoch;
+  json["revision"] = heartbeat.revision;
   json["is_leaving"] = heartbeat.is_leaving;
   json["processes"] = reports_json(heartbeat.processes);
   return dump_json(json);
@@ -108,6 +109,7 @@ absl::StatusOr<Heartbeat> parse_heartbeat(std::string_view text) {
   ObjectReader reader(json, "");
   read_id(reader, "session_id", heartbeat.session_id);
   reader.required("epoch", heartbeat.epoch);
+  reader.required("revision", heartbeat.revision);
   reader.optional("is_leaving", heartbeat.is_leaving);
   reader.required_list("processes", kMaxProcessesPerNode, &read_report, heartbeat.processes);
   RETURN_IF_ERROR(reader.finish());
@@ -117,6 +119,7 @@ absl::StatusOr<Heartbeat> parse_heartbeat(std::string_view text) {
 std::string to_json(const HeartbeatReply& reply) {
   Json json;
   json["epoch"] = reply.epoch;
+  json["revision"] = reply.revision;
   json["assignment"] = nullptr;
   if (reply.assignment) {
     Json list = Json::array();
@@ -133,6 +136,7 @@ absl::StatusOr<HeartbeatReply> parse_heartbeat_reply(std::string_view text) {
   HeartbeatReply reply;
   ObjectReader reader(json, "");
   reader.required("epoch", reply.epoch);
+  reader.required("revision", reply.revision);
   if (reader.has("assignment")) {
     reader.required_list("assignment", kMaxProcessesPerNode, &read_assigned,
                          reply.assignment.emplace());

@@ -31,13 +31,16 @@ struct NodeJoinReply {
 /// POST /api/v1/nodes/{id}/heartbeat.
 struct Heartbeat {
   std::string session_id;
-  std::uint64_t epoch = 0;  ///< the highest it ever obeyed
-  bool is_leaving = false;  ///< the last one: the agent has stopped its processes
+  std::uint64_t epoch = 0;     ///< the highest it ever obeyed
+  std::uint64_t revision = 0;  ///< of the assignment it follows now, in that epoch; 0 = none
+  bool is_leaving = false;     ///< the last one: the agent has stopped its processes
   std::vector<ProcessReport> processes;
 };
 
+/// An agent refuses a reply of an older epoch, or of an older revision in the same epoch.
 struct HeartbeatReply {
-  std::uint64_t epoch = 0;
+  std::uint64_t epoch = 0;     ///< grows with every start of a controller
+  std::uint64_t revision = 0;  ///< grows with every change of any assignment
   /// What the node should run, complete; absent = the controller does not know yet: run on.
   std::optional<std::vector<AssignedProcess>> assignment;
 };
