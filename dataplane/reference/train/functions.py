@@ -16,9 +16,19 @@ BF = torch.bfloat16
 class Weight:
     """One product's operand: fp32 gradient view and the bf16 copy of this step."""
 
-    def __init__(self, value: torch.Tensor, grad: torch.Tensor, parts: list[tuple[str, int]]):
-        self.value, self.grad, self.parts = value, grad, parts
+    def __init__(self, value: torch.Tensor, grad: torch.Tensor, kind: str):
+        self.value, self.grad, self.kind = value, grad, kind
         self.bf = value.to(BF)
+
+    def refresh(self, quantized: bool) -> None:
+        """Makes the bf16 copy from the master, through the storage format when asked."""
+        rows, columns = self.value.shape
+        if quantized and self.kind == "fp8":
+            call("quant_weight_fp8", self.value, self.bf, rows, columns)
+        elif quantized and self.kind == "fp4":
+            call("quant_weight_fp4", self.value, self.bf, rows * columns)
+        else:
+            self.bf.copy_(self.value)
 
 
 class Linear(torch.autograd.Function):
@@ -35,6 +45,20 @@ class Linear(torch.autograd.Function):
         ctx.weight.grad.add_(torch.mm(g.t(), ctx.x))
         ctx.x = None
         return torch.mm(g, ctx.weight.bf), None
+
+
+class Quant(torch.autograd.Function):
+    """Round trip through a number format (a kernel's name), the identity going back."""
+
+    @staticmethod
+    def forward(ctx, x, kernel):
+        y = x.clone(memory_format=torch.contiguous_format)
+        call(kernel, y, y.shape[0], y.numel() // y.shape[0])
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        return g, None
 
 
 class Site(torch.autograd.Function):
@@ -163,8 +187,8 @@ class Plan:
 class Attend(torch.autograd.Function):
     """q [n, H*D], window latents k [n, D], entries G [n/ratio, D] (or None): o [n, H*D], all bf16.
 
-    `chosen`: list of uint8 [queries, columns] per block, or None for all visible entries.
-    `mass`: list that receives the heads' summed attention of each block, or None.
+    `chosen`: {block index: uint8 [queries, columns]} of blocks that attend to selected entries only.
+    `mass`: {block index: fp32 [queries, columns]} to which the heads' attention is added.
     """
 
     @staticmethod
@@ -180,11 +204,8 @@ class Attend(torch.autograd.Function):
             pw = torch.mm(qb, k[k0:k1].t())
             pg = torch.mm(qb, G[g0:g1].t()) if g1 > g0 else none
             psink = torch.empty(qb.shape[0])
-            m = torch.zeros(q1 - q0, g1 - g0) if mass is not None else None
-            call("attend_softmax", pw, pg, local, chosen[index] if chosen is not None else None, sink.value, scale,
-                 psink, m, q1 - q0, H, k1 - k0, g1 - g0)
-            if mass is not None:
-                mass.append(m)
+            call("attend_softmax", pw, pg, local, chosen.get(index), sink.value, scale, psink, mass.get(index),
+                 q1 - q0, H, k1 - k0, g1 - g0)
             o = torch.mm(pw, k[k0:k1])
             if g1 > g0:
                 o += torch.mm(pg, G[g0:g1])
@@ -229,7 +250,7 @@ class Experts(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, x, weights, ids, up: list[Weight], down: list[Weight], limit):
+    def forward(ctx, x, weights, ids, up: list[Weight], down: list[Weight], limit, quant):
         n, D = x.shape
         k, experts = ids.shape[1], len(up) - 1
         I = down[0].value.shape[1]
@@ -261,6 +282,8 @@ class Experts(torch.autograd.Function):
         for e, a, b in spans:
             torch.mm(xg[a:b], up[e].bf.t(), out=h[a:b])
         call("swiglu", h, row_weight, y, total + n, I, limit)
+        if quant:
+            call("quant_q8", y, total + n, I)
         for e, a, b in spans:
             torch.mm(y[a:b], down[e].bf.t(), out=rows[a:b])
         out = torch.empty_like(x)
@@ -286,7 +309,7 @@ class Experts(torch.autograd.Function):
             up[e].grad.add_(torch.mm(dh[a:b].t(), xg[a:b]))
         dx = torch.empty(n, D, dtype=BF)
         call("gather_sum", dxg, index, dx, n, k + 1, D)
-        return dx, dweight[index[:, :k].to(torch.int64)], None, None, None, None
+        return dx, dweight[index[:, :k].to(torch.int64)], None, None, None, None, None
 
 
 class HeadLoss(torch.autograd.Function):

@@ -184,39 +184,52 @@ void hc_collapse_back(const float *X, const float *A, const float *w, const floa
   }
 }
 
-// Y[k] = P[k] o + sum_j C[j][k] X[j]; o is bf16.
-void hc_expand(const float *X, const bf *o, const float *P, const float *C, float *Y, int n, int D) {
+// Y[k] = P[k] o + sum_j C[j][k] X[j]; o is bf16. Widened once into a local row: with it and the
+// restrict qualifiers the inner loops become vector code (a factor of five).
+void hc_expand(const float *restrict X, const bf *restrict o, const float *restrict P, const float *restrict C,
+               float *restrict Y, int n, int D) {
+  float v[4096];
   for (int t = 0; t < n; t++) {
-    const float *x = X + (i64)t * 4 * D, *c = C + t * 16, *p = P + t * 4;
-    const bf *ot = o + (i64)t * D;
-    float *y = Y + (i64)t * 4 * D;
-    for (int d = 0; d < D; d++) {
-      float v = up(ot[d]), x0 = x[d], x1 = x[D + d], x2 = x[2 * D + d], x3 = x[3 * D + d];
-      for (int k = 0; k < 4; k++)
-        y[k * D + d] = p[k] * v + c[k] * x0 + c[4 + k] * x1 + c[8 + k] * x2 + c[12 + k] * x3;
+    const float *restrict x = X + (i64)t * 4 * D;
+    float *restrict y = Y + (i64)t * 4 * D;
+    for (int d = 0; d < D; d++) v[d] = up(o[(i64)t * D + d]);
+    for (int k = 0; k < 4; k++) {
+      const float p = P[t * 4 + k], c0 = C[t * 16 + k], c1 = C[t * 16 + 4 + k], c2 = C[t * 16 + 8 + k],
+                  c3 = C[t * 16 + 12 + k];
+      for (int d = 0; d < D; d++)
+        y[k * D + d] = p * v[d] + c0 * x[d] + c1 * x[D + d] + c2 * x[2 * D + d] + c3 * x[3 * D + d];
     }
   }
 }
 
-void hc_expand_back(const float *X, const bf *o, const float *P, const float *C, const float *dY, float *dX,
-                    bf *dO, float *dP, float *dC, int n, int D) {
+void hc_expand_back(const float *restrict X, const bf *restrict o, const float *restrict P, const float *restrict C,
+                    const float *restrict dY, float *restrict dX, bf *restrict dO, float *restrict dP,
+                    float *restrict dC, int n, int D) {
+  float v[4096];
   for (int t = 0; t < n; t++) {
-    const float *x = X + (i64)t * 4 * D, *c = C + t * 16, *p = P + t * 4, *g = dY + (i64)t * 4 * D;
-    const bf *ot = o + (i64)t * D;
-    float *dx = dX + (i64)t * 4 * D;
-    float s[20] = {0};
+    const float *restrict x = X + (i64)t * 4 * D, *restrict g = dY + (i64)t * 4 * D, *c = C + t * 16, *p = P + t * 4;
+    float *restrict dx = dX + (i64)t * 4 * D;
+    const float p0 = p[0], p1 = p[1], p2 = p[2], p3 = p[3];
+    float s0 = 0, s1 = 0, s2 = 0, s3 = 0;
+    for (int d = 0; d < D; d++) v[d] = up(o[(i64)t * D + d]);
     for (int d = 0; d < D; d++) {
-      float g0 = g[d], g1 = g[D + d], g2 = g[2 * D + d], g3 = g[3 * D + d], v = up(ot[d]);
-      dO[(i64)t * D + d] = down(p[0] * g0 + p[1] * g1 + p[2] * g2 + p[3] * g3);
-      s[0] += g0 * v, s[1] += g1 * v, s[2] += g2 * v, s[3] += g3 * v;
-      for (int j = 0; j < 4; j++) {
-        float xj = x[j * D + d];
-        dx[j * D + d] = c[j * 4] * g0 + c[j * 4 + 1] * g1 + c[j * 4 + 2] * g2 + c[j * 4 + 3] * g3;
-        s[4 + j * 4] += g0 * xj, s[5 + j * 4] += g1 * xj, s[6 + j * 4] += g2 * xj, s[7 + j * 4] += g3 * xj;
-      }
+      float g0 = g[d], g1 = g[D + d], g2 = g[2 * D + d], g3 = g[3 * D + d];
+      s0 += g0 * v[d], s1 += g1 * v[d], s2 += g2 * v[d], s3 += g3 * v[d];
     }
-    memcpy(dP + t * 4, s, 16);
-    memcpy(dC + t * 16, s + 4, 64);
+    dP[t * 4] = s0, dP[t * 4 + 1] = s1, dP[t * 4 + 2] = s2, dP[t * 4 + 3] = s3;
+    for (int d = 0; d < D; d++) v[d] = p0 * g[d] + p1 * g[D + d] + p2 * g[2 * D + d] + p3 * g[3 * D + d];
+    for (int d = 0; d < D; d++) dO[(i64)t * D + d] = down(v[d]);
+    for (int j = 0; j < 4; j++) {
+      const float c0 = c[j * 4], c1 = c[j * 4 + 1], c2 = c[j * 4 + 2], c3 = c[j * 4 + 3];
+      float r0 = 0, r1 = 0, r2 = 0, r3 = 0;
+      for (int d = 0; d < D; d++) {
+        float g0 = g[d], g1 = g[D + d], g2 = g[2 * D + d], g3 = g[3 * D + d], xj = x[j * D + d];
+        dx[j * D + d] = c0 * g0 + c1 * g1 + c2 * g2 + c3 * g3;
+        r0 += g0 * xj, r1 += g1 * xj, r2 += g2 * xj, r3 += g3 * xj;
+      }
+      float *r = dC + t * 16 + j * 4;
+      r[0] = r0, r[1] = r1, r[2] = r2, r[3] = r3;
+    }
   }
 }
 
@@ -412,5 +425,130 @@ void muon_momentum(const float *ga, const float *gb, float *buffer, float *out, 
     float g = (ga[i] + gb[i]) * gscale;
     buffer[i] = mu * buffer[i] + g;
     out[i] = g + mu * buffer[i];
+  }
+}
+
+// ---- number formats (round trips; the bit-exact definitions are in reference/numerics.py) -------
+
+static inline float power_of_two_ceiling(float t) {
+  union { float f; uint32_t u; } v = {t};
+  v.u = (v.u + 0x7FFFFF) & 0x7F800000;
+  return v.f;
+}
+static inline float round_e4m3(float y) {
+  union { float f; uint32_t u; } v = {fmaxf(fabsf(y), 0x1p-6f)};
+  v.u &= 0x7F800000;
+  float step = v.f * 0.125f;
+  return rintf(y / step) * step;
+}
+static inline float round_e2m1(float y) {
+  float a = fabsf(y), step = a < 2 ? 0.5f : a < 4 ? 1.0f : 2.0f;
+  return rintf(y / step) * step;
+}
+static inline float clampf(float x, float m) { return fminf(fmaxf(x, -m), m); }
+
+static inline float largest(const float *v, int n) {
+  float m = 0;
+  for (int i = 0; i < n; i++) m = fmaxf(m, fabsf(v[i]));
+  return m;
+}
+static inline void q8_block(float *v) {
+  float s = power_of_two_ceiling(fmaxf(largest(v, 32), 1e-4f) * (1.0f / 448.0f)), r = 1.0f / s;
+  for (int i = 0; i < 32; i++) v[i] = round_e4m3(clampf(v[i] * r, 448.0f)) * s;
+}
+static inline void q4i_block(float *v) {
+  float s = power_of_two_ceiling(fmaxf(largest(v, 32), 6 * 0x1p-126f) * (1.0f / 6.0f)), r = 1.0f / s;
+  for (int i = 0; i < 32; i++) v[i] = round_e2m1(clampf(v[i] * r, 6.0f)) * s;
+}
+static inline void q4g_block(float *v) {
+  float s = round_e4m3(fmaxf(largest(v, 16), 6 * 0x1p-9f) / 6.0f);
+  for (int i = 0; i < 16; i++) v[i] = round_e2m1(clampf(v[i] / s, 6.0f)) * s;
+}
+
+#define IN_PLACE(name, block, width)                                                  \
+  void name(bf *y, int n, int D) {                                                    \
+    float v[width];                                                                   \
+    for (i64 b = 0; b < (i64)n * D / width; b++) {                                    \
+      for (int i = 0; i < width; i++) v[i] = up(y[b * width + i]);                    \
+      block(v);                                                                       \
+      for (int i = 0; i < width; i++) y[b * width + i] = down(v[i]);                  \
+    }                                                                                 \
+  }
+IN_PLACE(quant_q8, q8_block, 32)
+IN_PLACE(quant_q4i, q4i_block, 32)
+IN_PLACE(quant_q4g, q4g_block, 16)
+
+void quant_weight_fp4(const float *w, bf *out, i64 n) {
+  float v[32];
+  for (i64 b = 0; b < n / 32; b++) {
+    memcpy(v, w + b * 32, 128);
+    q4i_block(v);
+    for (int i = 0; i < 32; i++) out[b * 32 + i] = down(v[i]);
+  }
+}
+
+// rows and columns are multiples of 32: one scale per 32x32 tile.
+void quant_weight_fp8(const float *w, bf *out, int rows, int columns) {
+  for (int r = 0; r < rows; r += 32)
+    for (int c = 0; c < columns; c += 32) {
+      float m = 448 * 0x1p-126f;
+      for (int i = 0; i < 32; i++) m = fmaxf(m, largest(w + (i64)(r + i) * columns + c, 32));
+      float s = power_of_two_ceiling(m * (1.0f / 448.0f)), inv = 1.0f / s;
+      for (int i = 0; i < 32; i++)
+        for (int j = 0; j < 32; j++) {
+          i64 at = (i64)(r + i) * columns + c + j;
+          out[at] = down(round_e4m3(clampf(w[at] * inv, 448.0f)) * s);
+        }
+    }
+}
+
+// ---- selection ---------------------------------------------------------------------------------
+
+static float kth_largest(float *v, int n, int k) {
+  int lo = 0, hi = n - 1;
+  while (lo < hi) {
+    float pivot = v[(lo + hi) / 2];
+    int i = lo, j = hi;
+    while (i <= j) {
+      while (v[i] > pivot) i++;
+      while (v[j] < pivot) j--;
+      if (i <= j) {
+        float t = v[i];
+        v[i++] = v[j];
+        v[j--] = t;
+      }
+    }
+    if (k <= j) hi = j;
+    else if (k >= i) lo = i;
+    else return v[k];
+  }
+  return v[k];
+}
+
+// S [queries*heads, columns] raw products, weight [queries, heads]: score = sum_h w relu(S). The k
+// best columns of each query's visible range get chosen = 1 (ties: the lower column).
+void select_top(const bf *S, const float *weight, const int32_t *range, uint8_t *chosen, int queries, int heads,
+                int columns, int k) {
+  float score[16384], copy[16384];
+  for (int q = 0; q < queries; q++) {
+    int lo = range[q * 4 + 2], hi = range[q * 4 + 3], n = hi - lo;
+    uint8_t *on = chosen + (i64)q * columns;
+    memset(on, 0, columns);
+    if (n <= k) {
+      if (n > 0) memset(on + lo, 1, n);
+      continue;
+    }
+    memset(score, 0, 4 * n);
+    for (int h = 0; h < heads; h++) {
+      const bf *s = S + ((i64)q * heads + h) * columns + lo;
+      float w = weight[q * heads + h];
+      for (int c = 0; c < n; c++) score[c] += w * fmaxf(up(s[c]), 0.0f);
+    }
+    memcpy(copy, score, 4 * n);
+    float bar = kth_largest(copy, n, k - 1);
+    int above = 0;
+    for (int c = 0; c < n; c++) above += on[lo + c] = score[c] > bar;
+    for (int c = 0; c < n && above < k; c++)
+      if (score[c] == bar) on[lo + c] = 1, above++;
   }
 }

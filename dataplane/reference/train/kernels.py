@@ -11,7 +11,7 @@ import torch
 
 _SOURCE = Path(__file__).with_name("kernels.c")
 _CACHE = Path(__file__).resolve().parents[3] / "build" / "train" / "kernels"
-_FLAGS = ["-O3", "-march=native", "-mprefer-vector-width=512", "-ffast-math", "-fPIC", "-shared"]
+_FLAGS = ["-O3", "-march=native", "-mprefer-vector-width=512", "-ffast-math", "-fno-reciprocal-math", "-fPIC", "-shared"]
 _library = None
 
 

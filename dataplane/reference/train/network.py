@@ -12,7 +12,8 @@ from reference import primes
 from reference.config import ModelConfig
 from reference.layers import rope_frequencies
 
-from .functions import BF, Attend, Experts, HeadLoss, Linear, NormRope, Plan, Site, Weight
+from .functions import BF, Attend, Experts, HeadLoss, Linear, NormRope, Plan, Quant, Site, Weight
+from .indexer import Indexers
 from .parameters import Parameters
 
 
@@ -62,6 +63,9 @@ class Network:
         self.rope = {False: rope_rows(rope_frequencies(c, False), max_length),
                      True: rope_rows(rope_frequencies(c, True), max_length)}
         self.quantized = False
+        self.sparse = False  # attend to the indexer's selection instead of everything visible
+        self.distil: np.random.Generator | None = None  # draws the query blocks that teach the indexers
+        self.index_loss: torch.Tensor | None = None
         self.loads: dict[str, torch.Tensor] = {}
         self.weights: dict[str, Weight] = {}
         self._kind = {e.name: e.kind for e in parameters.entries}
@@ -75,21 +79,21 @@ class Network:
 
     def _register(self, key: str, names: list[str]) -> None:
         p = self.parameters
-        self.weights[key] = Weight(p.stack(p.values, names), p.stack(p.grads, names),
-                                   [(n, p.value[n].shape[0]) for n in names])
+        self.weights[key] = Weight(p.stack(p.values, names), p.stack(p.grads, names), self._kind[names[0]])
 
     def _register_block(self, prefix: str, experts: int) -> None:
         p, a, f = self.parameters, prefix + ".attn.", prefix + ".ffn."
-        inputs = [a + "wq_a.weight", a + "wkv.weight"]
-        inputs += [n for n in (a + "compressor.wkv.weight", a + "compressor.wgate.weight") if n in p.value]
-        self._register(a + "in", inputs)
+        self._register(a + "in", [a + "wq_a.weight", a + "wkv.weight"])
+        compressor = [n for n in (a + "compressor.wkv.weight", a + "compressor.wgate.weight") if n in p.value]
+        if compressor:
+            self._register(a + "compressor", compressor)
         self._register(a + "wq_b", [a + "wq_b.weight"])
         self._register(a + "wo_b", [a + "wo_b.weight"])
         groups, rank = self.config.o_groups, self.config.o_lora_rank
         value, grad = p.value[a + "wo_a.weight"], p.grad[a + "wo_a.weight"]
         for g in range(groups):
             rows = slice(g * rank, (g + 1) * rank)
-            self.weights[f"{a}wo_a.{g}"] = Weight(value[rows], grad[rows], [(a + "wo_a.weight", rank)])
+            self.weights[f"{a}wo_a.{g}"] = Weight(value[rows], grad[rows], "fp8")
         for e, name in enumerate([f"{f}experts.{e}" for e in range(experts)] + [f + "shared_experts"]):
             self._register(f"{f}up.{e}", [f"{name}.w1.weight", f"{name}.w3.weight"])
             self._register(f"{f}down.{e}", [f"{name}.w2.weight"])
@@ -100,7 +104,7 @@ class Network:
     def refresh(self) -> None:
         """Makes this step's bf16 copies from the masters."""
         for weight in self.weights.values():
-            weight.bf.copy_(weight.value)
+            weight.refresh(self.quantized)
 
     # ---- Engram --------------------------------------------------------------------------------
 
@@ -127,7 +131,7 @@ class Network:
         c, e = self.config, f"layers.{layer}.engram."
         p = self.parameters
         rows = torch.nn.functional.embedding(batch.engram[layer], self.leaf(e + "embed.weight"))
-        kv = Linear.apply(rows.flatten(1).to(BF), self.weights[e + "wkv"]).float()
+        kv = Linear.apply(self._quant(rows.flatten(1).to(BF)), self.weights[e + "wkv"]).float()
         D, n = c.hidden_size, c.hc_mult
         keys, value = kv[:, :n * D].view(-1, n, D), kv[:, n * D:]
         stream = X.view(-1, n, D)
@@ -150,29 +154,37 @@ class Network:
         return Site.apply(X, o, P, C, A, parts, self.small(norm) if norm else None, c.hc_sinkhorn_iters,
                           float(c.hc_eps), float(c.rms_norm_eps))
 
+    def _quant(self, x: torch.Tensor) -> torch.Tensor:
+        """Q8 in front of FP8 and FP4 products."""
+        return Quant.apply(x, "quant_q8") if self.quantized else x
+
     def _attention(self, layer: int, xn: torch.Tensor, batch: Batch, state: dict) -> torch.Tensor:
         c, a = self.config, f"layers.{layer}.attn."
         eps, D, H = float(c.rms_norm_eps), c.head_dim, c.num_attention_heads
         ratio = c.ratio(layer)
         table = self.rope[ratio > 0]
-        y = Linear.apply(xn, self.weights[a + "in"])
+        y = Linear.apply(self._quant(xn), self.weights[a + "in"])
         at = c.q_lora_rank
         qr = NormRope.apply(y[:, :at], self.small(a + "q_norm.weight"), None, 1, 1.0, eps, None)
-        q = Linear.apply(qr, self.weights[a + "wq_b"])
+        q = Linear.apply(self._quant(qr), self.weights[a + "wq_b"])
         q = NormRope.apply(q, None, (table, batch.pos), H, 1.0, eps, None)
         k = NormRope.apply(y[:, at:at + D], self.small(a + "kv_norm.weight"), (table, batch.pos), 1, 1.0, eps,
                            "quant_q8" if self.quantized else None)
-        at += D
         if layer in c.kv_source_layer_ids:
-            state["G"] = self._entries(layer, y[:, at:], batch, state)
+            entries = Linear.apply(xn, self.weights[a + "compressor"])
+            state["G"] = self._entries(layer, entries, batch, state)
         G = state["G"] if ratio else None
         plan = batch.plans[(ratio, layer >= c.first_decoder_layer)]
-        o = Attend.apply(q, k, G, self.small(a + "attn_sink"), plan, D ** -0.5, None, None)
+        indexers = state["indexers"]
+        if layer in c.index_source_layer_ids:
+            indexers.source(layer, qr.detach(), xn.detach(), state["lat"], plan, batch)
+        chosen, mass = (indexers.chosen, indexers.mass) if ratio else ({}, {})
+        o = Attend.apply(q, k, G, self.small(a + "attn_sink"), plan, D ** -0.5, chosen, mass)
         o = NormRope.apply(o, None, (table, batch.pos), H, -1.0, eps, None)
         width = o.shape[1] // c.o_groups
         groups = [Linear.apply(o[:, g * width:(g + 1) * width].contiguous(), self.weights[f"{a}wo_a.{g}"])
                   for g in range(c.o_groups)]
-        return Linear.apply(torch.cat(groups, 1), self.weights[a + "wo_b"])
+        return Linear.apply(self._quant(torch.cat(groups, 1)), self.weights[a + "wo_b"])
 
     def _entries(self, layer: int, y: torch.Tensor, batch: Batch, state: dict) -> torch.Tensor:
         """Global entries of a KV source from its compressor products y [n, D] or [n, 2D]."""
@@ -197,8 +209,9 @@ class Network:
         w = w / (w.sum(1, keepdim=True) + 1e-20) * c.routed_scaling_factor
         experts = s.shape[1] + 1
         self.loads[f + "gate.bias"] = torch.bincount(ids.flatten(), minlength=s.shape[1]).float() / ids.numel()
-        return Experts.apply(xn, w, ids, [self.weights[f"{f}up.{e}"] for e in range(experts)],
-                             [self.weights[f"{f}down.{e}"] for e in range(experts)], float(c.swiglu_limit))
+        return Experts.apply(self._quant(xn), w, ids, [self.weights[f"{f}up.{e}"] for e in range(experts)],
+                             [self.weights[f"{f}down.{e}"] for e in range(experts)], float(c.swiglu_limit),
+                             self.quantized)
 
     def hidden(self, batch: Batch) -> torch.Tensor:
         """The normed output state h [n, D] bf16 of every token."""
@@ -208,7 +221,8 @@ class Network:
         X = x.repeat(1, c.hc_mult)
         A = torch.zeros(X.shape[0], c.hc_mult)
         A[:, 0] = 1
-        state: dict = {}
+        indexers = Indexers(self)
+        state: dict = {"indexers": indexers}
         o = P = C = None
         for l in range(c.num_hidden_layers):
             pre = f"layers.{l}."
@@ -221,6 +235,7 @@ class Network:
             X, xn, A3, P, C = self._site(X, o, P, C, A2, pre + "hc_ffn_", pre + "ffn_norm.weight")
             o = self._experts(f"layers.{l}", xn)
             A = A3
+        self.index_loss = indexers.loss()
         return self._site(X, o, P, C, A, None, "norm.weight")[1]
 
     def loss(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -228,4 +243,6 @@ class Network:
         h = self.hidden(batch)
         per_token, best = torch.empty(h.shape[0]), torch.empty(h.shape[0], dtype=torch.int64)
         total = HeadLoss.apply(h, self.weights["head"], batch.target, batch.weight, per_token, best)
+        if self.index_loss is not None:
+            total = total + self.index_loss * batch.weight.sum()
         return total, per_token, best
