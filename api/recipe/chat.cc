@@ -1,0 +1,177 @@
+#include <memory>
+#include <utility>
+
+#include "api/recipe/chat_request.h"
+#include "api/recipe/event_stream.h"
+#include "api/recipe/prepared_request.h"
+#include "common/json.h"
+#include "common/status_macros.h"
+#include "common/str_cat.h"
+
+namespace millrace::api::recipe {
+namespace {
+
+/// The Chat Completions form of an answer.
+class ChatEncoder final : public ResponseEncoder {
+ public:
+  struct Options {
+    bool has_reasoning = false;
+    bool return_logprobs = false;
+    bool include_usage = false;
+  };
+  ChatEncoder(const Deployment& deployment, const AnswerIdentity& identity, Options options)
+      : deployment_(deployment),
+        id_("chatcmpl-" + identity.request_id),
+        created_(identity.created_seconds),
+        options_(options) {}
+
+  std::string begin() override {
+    Json delta = Json::object();
+    delta["role"] = "assistant";
+    if (options_.has_reasoning) {
+      delta["content"] = nullptr;
+      delta["reasoning_content"] = "";
+    } else {
+      delta["content"] = "";
+    }
+    return data_event(chunk(std::move(delta)));
+  }
+
+  std::string delta(const OutputDelta& output) override {
+    std::string events;
+    if (!output.reasoning.empty()) {
+      Json delta = Json::object();
+      delta["content"] = nullptr;
+      delta["reasoning_content"] = output.reasoning;
+      events += data_event(chunk(std::move(delta)));
+    }
+    if (!output.text.empty() || !output.text_tokens.empty()) {
+      Json delta = Json::object();
+      delta["content"] = output.text;
+      if (options_.has_reasoning) delta["reasoning_content"] = nullptr;
+      Json value = chunk(std::move(delta));
+      value["choices"][0]["logprobs"] = logprobs(output.text_tokens);
+      events += data_event(value);
+    }
+    return events;
+  }
+
+  std::string finish(FinishReason reason, const Usage& usage) override {
+    Json delta = Json::object();
+    delta["content"] = "";
+    if (options_.has_reasoning) delta["reasoning_content"] = nullptr;
+    Json last = chunk(std::move(delta));
+    last["choices"][0]["finish_reason"] = finish_reason_name(reason);
+    if (deployment_.usage_form == UsageForm::kFinishingChunk) last["usage"] = usage_json(usage);
+    std::string events = data_event(last);
+    if (options_.include_usage && deployment_.usage_form == UsageForm::kSeparateChunk) {
+      Json extra = head("chat.completion.chunk");
+      extra["choices"] = Json::array();
+      extra["usage"] = usage_json(usage);
+      events += data_event(extra);
+    }
+    return events.append(kDoneEvent);
+  }
+
+  std::string fail(const ErrorDetails& error) override {
+    return str_cat("data: ", error_body(error), "\n\n");
+  }
+
+  std::string complete(const OutputDelta& output, FinishReason reason,
+                       const Usage& usage) override {
+    Json message = Json::object();
+    message["role"] = "assistant";
+    message["content"] = output.text;
+    if (options_.has_reasoning) message["reasoning_content"] = output.reasoning;
+    Json choice = Json::object();
+    choice["index"] = 0;
+    choice["message"] = std::move(message);
+    choice["logprobs"] = logprobs(output.text_tokens);
+    choice["finish_reason"] = finish_reason_name(reason);
+    Json body = head("chat.completion");
+    body["choices"].push_back(std::move(choice));
+    body["usage"] = usage_json(usage);
+    return dump_json(body);
+  }
+
+ private:
+  Json head(std::string_view object) const {
+    Json json = Json::object();
+    json["id"] = id_;
+    json["object"] = object;
+    json["created"] = created_;
+    json["model"] = deployment_.model_id;
+    json["system_fingerprint"] = deployment_.system_fingerprint;
+    return json;
+  }
+
+  Json chunk(Json delta) const {
+    Json choice = Json::object();
+    choice["index"] = 0;
+    choice["delta"] = std::move(delta);
+    choice["logprobs"] = nullptr;
+    choice["finish_reason"] = nullptr;
+    Json json = head("chat.completion.chunk");
+    json["choices"].push_back(std::move(choice));
+    if (options_.include_usage) json["usage"] = nullptr;
+    return json;
+  }
+
+  Json logprob_entry(TokenId id, float logprob) const {
+    Json entry = Json::object();
+    entry["token"] = token_text(*deployment_.tokenizer, id);
+    entry["logprob"] = logprob;
+    entry["bytes"] = Json::array();
+    for (char byte : deployment_.tokenizer->token_bytes(id)) {
+      entry["bytes"].push_back(static_cast<unsigned char>(byte));
+    }
+    return entry;
+  }
+
+  /// Of the answer's tokens; reasoning has none in this protocol.
+  Json logprobs(const std::vector<GeneratedToken>& tokens) const {
+    if (!options_.return_logprobs) return nullptr;
+    Json content = Json::array();
+    for (const GeneratedToken& token : tokens) {
+      Json entry = logprob_entry(token.id, token.logprob);
+      entry["top_logprobs"] = Json::array();
+      for (const auto& [id, logprob] : token.top) {
+        entry["top_logprobs"].push_back(logprob_entry(id, logprob));
+      }
+      content.push_back(std::move(entry));
+    }
+    Json json = Json::object();
+    json["content"] = std::move(content);
+    json["refusal"] = nullptr;
+    return json;
+  }
+
+  const Deployment& deployment_;
+  const std::string id_;
+  const std::int64_t created_;
+  const Options options_;
+};
+
+}  // namespace
+
+absl::StatusOr<PreparedRequest> prepare_chat(std::string_view body, const Deployment& deployment,
+                                             const AnswerIdentity& identity) {
+  ASSIGN_OR_RETURN(ChatRequest request,
+                   parse_chat_request(body, deployment.model_id, deployment.vocab_size,
+                                      deployment.default_thinking));
+  PreparedRequest prepared;
+  ASSIGN_OR_RETURN(prepared.prompt,
+                   encode_prompt(render_v41(request.conversation), *deployment.tokenizer));
+  const bool is_thinking = request.conversation.thinking == Thinking::kOn;
+  prepared.first_stage = is_thinking ? Stage::kReasoning : Stage::kAnswer;
+  prepared.is_streamed = request.stream.is_streamed;
+  prepared.encoder = std::make_unique<ChatEncoder>(
+      deployment, identity,
+      ChatEncoder::Options{.has_reasoning = is_thinking,
+                           .return_logprobs = request.sampling.return_logprobs,
+                           .include_usage = request.stream.include_usage});
+  prepared.sampling = std::move(request.sampling);
+  return prepared;
+}
+
+}  // namespace millrace::api::recipe

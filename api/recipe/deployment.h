@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "api/recipe/conversation.h"
+#include "api/recipe/prompt.h"
+#include "api/tokenizer/tokenizer.h"
+#include "common/types.h"
+
+namespace millrace::api::recipe {
+
+/// Where a stream carries its usage.
+enum class UsageForm {
+  kSeparateChunk,   ///< OpenAI's: one more chunk without choices, only when asked for
+  kFinishingChunk,  ///< DeepSeek's: on the chunk with the finish reason, always
+};
+
+/// What the protocol adapters know about the model that is served. The tokenizer is borrowed and
+/// must outlive everything made from it.
+struct Deployment {
+  std::string model_id;
+  std::string system_fingerprint;
+  const tokenizer::Tokenizer* tokenizer = nullptr;
+  ControlTokens control;
+  TokenId begin_of_sequence = -1;
+  int vocab_size = 0;
+  Thinking default_thinking = Thinking::kOn;
+  UsageForm usage_form = UsageForm::kSeparateChunk;
+};
+
+/// Names one answer.
+struct AnswerIdentity {
+  std::string request_id;            ///< unique; protocols put their prefix before it
+  std::int64_t created_seconds = 0;  ///< Unix time
+};
+
+}  // namespace millrace::api::recipe

@@ -1,0 +1,31 @@
+#include "api/recipe/event_stream.h"
+
+#include "common/json.h"
+#include "common/str_cat.h"
+
+namespace millrace::api::recipe {
+
+std::string data_event(const Json& value) { return str_cat("data: ", dump_json(value), "\n\n"); }
+
+Json usage_json(const Usage& usage) {
+  // Nothing is cached between requests yet, so every prompt token is a miss.
+  Json json = Json::object();
+  json["prompt_tokens"] = usage.prompt_tokens;
+  json["completion_tokens"] = usage.completion_tokens;
+  json["total_tokens"] = usage.prompt_tokens + usage.completion_tokens;
+  json["prompt_tokens_details"]["cached_tokens"] = 0;
+  json["completion_tokens_details"]["reasoning_tokens"] = usage.reasoning_tokens;
+  json["prompt_cache_hit_tokens"] = 0;
+  json["prompt_cache_miss_tokens"] = usage.prompt_tokens;
+  return json;
+}
+
+std::string_view finish_reason_name(FinishReason reason) {
+  return reason == FinishReason::kLength ? "length" : "stop";
+}
+
+std::string token_text(const tokenizer::Tokenizer& tokenizer, TokenId id) {
+  return tokenizer.decode({&id, 1});
+}
+
+}  // namespace millrace::api::recipe

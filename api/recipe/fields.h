@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "api/recipe/conversation.h"
+
+namespace millrace::api::recipe {
+
+/// Typed access to the fields of a request; null counts as absent. Errors name the field.
+///
+/// `where` is the path of the object ("" for the body itself, "messages[0]" inside).
+class Fields {
+ public:
+  Fields(const nlohmann::ordered_json& object, std::string where);
+
+  /// The member, or nullptr when absent or null.
+  const nlohmann::ordered_json* find(std::string_view name) const;
+  /// The field's path in messages.
+  std::string path(std::string_view name) const;
+
+  absl::StatusOr<std::optional<bool>> boolean(std::string_view name) const;
+  absl::StatusOr<std::optional<std::string>> string(std::string_view name) const;
+  /// Between low and high, both allowed.
+  absl::StatusOr<std::optional<std::int64_t>> integer(std::string_view name, std::int64_t low,
+                                                      std::int64_t high) const;
+  absl::StatusOr<std::optional<double>> number(std::string_view name, double low,
+                                               double high) const;
+  absl::Status require_object(std::string_view name) const;
+  /// These fields must be absent.
+  absl::Status refuse(std::initializer_list<std::string_view> names) const;
+
+ private:
+  const nlohmann::ordered_json& object_;
+  std::string where_;
+};
+
+/// Parses a request body; kInvalidArgument unless it is a JSON object.
+absl::StatusOr<nlohmann::ordered_json> parse_body(std::string_view body);
+
+/// The `model` field against the one model that is served.
+absl::Status check_model(const Fields& body, std::string_view served);
+
+/// The sampling fields that the protocols of OpenAI's family share (all but log probabilities).
+absl::StatusOr<Sampling> read_sampling(const Fields& body, int vocab_size);
+
+/// `stream` and `stream_options`.
+struct StreamOptions {
+  bool is_streamed = false;
+  bool include_usage = false;
+};
+absl::StatusOr<StreamOptions> read_stream_options(const Fields& body);
+
+}  // namespace millrace::api::recipe

@@ -1,0 +1,136 @@
+#include "api/recipe/output_splitter.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "api/recipe/test_deployment.h"
+
+namespace millrace::api::recipe {
+namespace {
+
+using testing::ElementsAre;
+
+class OutputSplitterTest : public testing::Test {
+ protected:
+  OutputSplitter splitter(Stage stage, const std::vector<std::string>& stops = {}) {
+    return {*nano_.value.tokenizer, nano_.value.control, stage, stops};
+  }
+
+  static OutputDelta feed(OutputSplitter& splitter, const std::vector<TokenId>& ids) {
+    OutputDelta delta;
+    for (TokenId id : ids) splitter.push({id, 0, {}}, delta);
+    splitter.finish(delta);
+    return delta;
+  }
+
+  /// Tokens of single bytes, so that every cut happens.
+  std::vector<TokenId> bytes(const std::string& text) {
+    std::vector<TokenId> ids;
+    for (char c : text) {
+      for (TokenId id = 0; id < nano_.value.tokenizer->id_bound(); ++id) {
+        if (nano_.value.tokenizer->token_bytes(id) == std::string_view(&c, 1)) ids.push_back(id);
+      }
+    }
+    EXPECT_EQ(ids.size(), text.size());
+    return ids;
+  }
+
+  test::NanoDeployment nano_;
+};
+
+TEST_F(OutputSplitterTest, SplitsReasoningFromAnswerAtTheToken) {
+  OutputSplitter s = splitter(Stage::kReasoning);
+  const OutputDelta delta =
+      feed(s, nano_.ids("Let me think.</think>It is 42.<｜end▁of▁sentence｜>"));
+  EXPECT_EQ(delta.reasoning, "Let me think.");
+  EXPECT_EQ(delta.text, "It is 42.");
+  EXPECT_EQ(s.reasoning_tokens(), nano_.ids("Let me think.</think>").size());
+}
+
+TEST_F(OutputSplitterTest, TheSameSpellingInOrdinaryTokensIsText) {
+  OutputSplitter s = splitter(Stage::kReasoning);
+  EXPECT_EQ(feed(s, *nano_.value.tokenizer->encode_text("a</think>b")).reasoning, "a</think>b");
+}
+
+TEST_F(OutputSplitterTest, DropsARepeatedOpenerAndAStrayCloser) {
+  OutputSplitter reasoning = splitter(Stage::kReasoning);
+  EXPECT_EQ(feed(reasoning, nano_.ids("<think>r</think>x</think>y")).reasoning, "r");
+  OutputSplitter answer = splitter(Stage::kAnswer);
+  EXPECT_EQ(feed(answer, nano_.ids("x</think>y<｜end▁of▁sentence｜>")).text, "xy");
+}
+
+TEST_F(OutputSplitterTest, HoldsIncompleteCodePointsAndDropsOneThatIsCutOff) {
+  OutputSplitter s = splitter(Stage::kAnswer);
+  const std::vector<TokenId> ids = bytes("é😀");
+  OutputDelta first;
+  for (std::size_t i = 0; i < 5; ++i) s.push({ids[i], 0, {}}, first);
+  EXPECT_EQ(first.text, "é");
+  s.finish(first);
+  EXPECT_EQ(first.text, "é");
+}
+
+TEST_F(OutputSplitterTest, StopStringsCountInTheAnswerOnlyAndCutIt) {
+  OutputSplitter s = splitter(Stage::kReasoning, {"STOP"});
+  const OutputDelta delta = feed(s, nano_.ids("a STOP b</think>Answer STOP ignored tail"));
+  EXPECT_EQ(delta.reasoning, "a STOP b");
+  EXPECT_EQ(delta.text, "Answer ");
+  EXPECT_TRUE(s.is_stopped());
+  EXPECT_EQ(s.matched_stop(), "STOP");
+}
+
+TEST_F(OutputSplitterTest, AStopStringInsideOneTokenCutsTheToken) {
+  // nano has tokens of several letters: find one and stop on its second letter.
+  for (TokenId id = 300; id < nano_.value.tokenizer->id_bound(); ++id) {
+    const std::string text(nano_.value.tokenizer->token_bytes(id));
+    if (text.size() < 3 || text[0] != 't' || text[1] != 'h') continue;
+    OutputSplitter s = splitter(Stage::kAnswer, {text.substr(1, 1)});
+    OutputDelta delta;
+    s.push({id, -0.5f, {}}, delta);
+    EXPECT_EQ(delta.text, "t");
+    EXPECT_TRUE(s.is_stopped());
+    ASSERT_EQ(delta.text_tokens.size(), 1u);
+    return;
+  }
+  FAIL() << "no such token";
+}
+
+TEST_F(OutputSplitterTest, TokensComeWithTheTextTheyBegin) {
+  OutputSplitter s = splitter(Stage::kAnswer, {"xyz"});
+  OutputDelta delta;
+  for (TokenId id : bytes("axy")) s.push({id, 0, {}}, delta);
+  EXPECT_EQ(delta.text, "a");
+  EXPECT_EQ(delta.text_tokens.size(), 1u);  // x and y may still be cut off
+  EXPECT_EQ(delta.ids.size(), 3u);
+  for (TokenId id : bytes("b")) s.push({id, 0, {}}, delta);
+  EXPECT_EQ(delta.text, "axyb");
+  EXPECT_EQ(delta.text_tokens.size(), 4u);
+}
+
+TEST_F(OutputSplitterTest, GroupingOfTokensDoesNotMatter) {
+  const std::string output =
+      "Grüße, 中文 and 😀.</think>The answer: \n\nUs 42 \n\nUse nothing.\n\nUser: more";
+  for (unsigned seed = 0; seed < 300; ++seed) {
+    std::mt19937 random(seed);
+    std::vector<TokenId> ids;
+    // A random mixture of whole tokens and single bytes.
+    for (TokenId id : nano_.ids(output)) {
+      const std::string text(nano_.value.tokenizer->token_bytes(id));
+      if (id < nano_.control("<｜System｜>") && random() % 2 == 0) {
+        for (TokenId byte : bytes(text)) ids.push_back(byte);
+      } else {
+        ids.push_back(id);
+      }
+    }
+    OutputSplitter s = splitter(Stage::kReasoning, {"\n\nUser"});
+    OutputDelta delta;
+    for (TokenId id : ids) s.push({id, 0, {}}, delta);
+    s.finish(delta);
+    ASSERT_EQ(delta.reasoning, "Grüße, 中文 and 😀.") << "seed " << seed;
+    ASSERT_EQ(delta.text, "The answer: \n\nUs 42 \n\nUse nothing.") << "seed " << seed;
+  }
+}
+
+}  // namespace
+}  // namespace millrace::api::recipe

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "api/recipe/conversation.h"
+#include "api/recipe/deployment.h"
+#include "api/recipe/output.h"
+#include "api/recipe/output_splitter.h"
+#include "api/recipe/request_error.h"
+#include "common/types.h"
+
+namespace millrace::api::recipe {
+
+/// Writes one answer in its protocol. Either begin(), delta() any number of times and then finish()
+/// or fail(), each giving bytes of an event stream (possibly none); or complete() once.
+class ResponseEncoder {
+ public:
+  virtual ~ResponseEncoder() = default;
+
+  virtual std::string begin() = 0;
+  virtual std::string delta(const OutputDelta& delta) = 0;
+  virtual std::string finish(FinishReason reason, const Usage& usage) = 0;
+  /// An error after the stream began; the connection is closed after it.
+  virtual std::string fail(const ErrorDetails& error) = 0;
+
+  /// The whole answer as one body.
+  virtual std::string complete(const OutputDelta& output, FinishReason reason,
+                               const Usage& usage) = 0;
+};
+
+/// A request of any protocol, decoded, rendered and encoded: what the core of the entrypoint
+/// serves.
+struct PreparedRequest {
+  std::vector<TokenId> prompt;
+  Sampling sampling;
+  Stage first_stage = Stage::kAnswer;
+  bool is_streamed = false;
+  std::unique_ptr<ResponseEncoder> encoder;
+};
+
+/// A protocol: the body of a request in, a prepared request out. Pure; safe on any thread.
+/// Errors: kInvalidArgument and kNotFound with request_error payloads.
+using PrepareFunction = absl::StatusOr<PreparedRequest> (*)(std::string_view body,
+                                                            const Deployment& deployment,
+                                                            const AnswerIdentity& identity);
+
+/// POST /v1/chat/completions
+absl::StatusOr<PreparedRequest> prepare_chat(std::string_view body, const Deployment& deployment,
+                                             const AnswerIdentity& identity);
+
+/// POST /v1/completions
+absl::StatusOr<PreparedRequest> prepare_completion(std::string_view body,
+                                                   const Deployment& deployment,
+                                                   const AnswerIdentity& identity);
+
+}  // namespace millrace::api::recipe

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "api/recipe/deployment.h"
+#include "api/recipe/output_splitter.h"
+#include "api/tokenizer/tokenizer.h"
+
+namespace millrace::api::recipe::test {
+
+/// A deployment over nano's tokenizer, for tests of the adapters.
+class NanoDeployment {
+ public:
+  NanoDeployment() {
+    auto opened =
+        tokenizer::Tokenizer::open(MILLRACE_SOURCE_DIR "/deploy/models/nano/tokenizer.json");
+    EXPECT_TRUE(opened.ok()) << opened.status();
+    tokenizer_ = std::move(*opened);
+    const auto control = resolve_control_tokens(*tokenizer_);
+    EXPECT_TRUE(control.ok()) << control.status();
+    value.model_id = "deepseek-flash";
+    value.system_fingerprint = "fp-1";
+    value.tokenizer = tokenizer_.get();
+    value.control = *control;
+    value.begin_of_sequence = *tokenizer_->control_token("<｜begin▁of▁sentence｜>");
+    value.vocab_size = tokenizer_->id_bound();
+  }
+
+  TokenId control(std::string_view spelling) const { return *tokenizer_->control_token(spelling); }
+
+  /// Tokens of a text in which control tokens may be spelled.
+  std::vector<TokenId> ids(std::string_view text) const {
+    return *tokenizer_->encode_with_special(text);
+  }
+
+  Deployment value;
+
+ private:
+  std::unique_ptr<tokenizer::Tokenizer> tokenizer_;
+};
+
+}  // namespace millrace::api::recipe::test
