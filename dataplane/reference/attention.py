@@ -38,14 +38,18 @@ class Attention(nn.Module):
 
     def queries(self, x, table, options):
         """(qr [B, T, q_rank], q [B, T, H, d] rotated)."""
-        qr = self.q_norm(self.wq_a(x, options), options)
+        low = self.wq_a(x, options)
+        options.put("q_low", low)
+        qr = self.q_norm(low, options)
         q = self.wq_b(qr, options).unflatten(-1, (self.heads, self.head_dim))
         cos, sin = table
         return qr, rotate(q, (cos[..., None, :], sin[..., None, :]), options)
 
     def latents(self, x, table, options):
         """Window latents [B, T, d], rotated and quantized when asked."""
-        k = rotate(self.kv_norm(self.wkv(x, options), options), table, options)
+        kv = self.wkv(x, options)
+        options.put("kv", kv)
+        k = rotate(self.kv_norm(kv, options), table, options)
         options.put("latent_unquantized", k)
         return numerics.straight_through(k, numerics.q8) if options.quant_window else k
 
@@ -55,5 +59,6 @@ class Attention(nn.Module):
         o = rotate(o, (cos[..., None, :], sin[..., None, :]), options, inverse=True)
         grouped = o.flatten(-2).unflatten(-1, (self.groups, -1))
         weight = quantized_weight(self.wo_a.weight, "fp8", options).unflatten(0, (self.groups, -1))
-        low = [matmul(grouped[..., a, :], weight[a], options) for a in range(self.groups)]
-        return self.wo_b(torch.cat(low, -1), options)
+        low = torch.cat([matmul(grouped[..., a, :], weight[a], options) for a in range(self.groups)], -1)
+        options.put("o_low", low)
+        return self.wo_b(low, options)

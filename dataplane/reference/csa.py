@@ -82,6 +82,7 @@ class Indexer(nn.Module):
 
     def index_keys(self, latents, table, options):
         k = rotate(self.k_norm(self.wk(latents.detach(), options), options), table, options)
+        options.put("index_key_unquantized", k)
         return numerics.straight_through(k, numerics.q4i) if options.quant_index else k
 
     def queries(self, qr, x, table, options):
@@ -89,6 +90,7 @@ class Indexer(nn.Module):
         cos, sin = table
         q = self.wq_b(qr.detach(), options).unflatten(-1, (self.heads, self.width))
         q = rotate(q, (cos[..., None, :], sin[..., None, :]), options)
+        options.put("index_q_unquantized", q)
         if options.quant_index:
             q = numerics.straight_through(q, numerics.q4i)
         weight = self.weights_proj(x.detach(), options) * (self.width ** -0.5 * self.heads ** -0.5)
@@ -132,10 +134,11 @@ def build_entries(attention, x, rows, options, name, pending=None):
     latents = compressor.combine(c, g, options)
     options.put(f"{name}.latent", latents)
     first = positions[:, ::r]
-    groups = segments.reshape(segments.shape[0], -1, r)
+    groups = segments.reshape(*first.shape, r)
     owner = torch.where((groups == groups[..., :1]).all(-1), groups[..., 0], torch.full_like(first, -1))
     table = rope_table(attention.frequencies, first)
     keys = attention.indexer.index_keys(latents, table, options)
+    options.rename("index_key_unquantized", f"{name}.index_key_unquantized")
     values = rotate(latents, table, options)
     options.put(f"{name}.entry_unquantized", values)
     if options.quant_global:
@@ -164,12 +167,16 @@ def candidate_mask(scores, entries, ratio, block_size, block_count):
     changes = (block[:, 1:] != block[:, :-1]) | (entries.segments[:, 1:] != entries.segments[:, :-1])
     ids = torch.cat((torch.zeros_like(block[:, :1]), changes.to(torch.int64).cumsum(1)), 1)
     spread = ids[:, None, :].expand_as(scores)
-    blocks = int(ids.max()) + 1 if ids.numel() else 0
-    best = torch.full((*scores.shape[:2], blocks), float("-inf"), device=scores.device)
-    best = best.scatter_reduce(2, spread, scores, "amax", include_self=True)
+    number = torch.arange(int(ids.max()) + 1, device=scores.device)
+    start = torch.searchsorted(ids, number.expand(ids.shape[0], -1).contiguous())
+    best = torch.full((*scores.shape[:2], len(number)), float("-inf"), device=scores.device)
+    for offset in range(block_size):
+        member = (start + offset).clamp(max=ids.shape[1] - 1)
+        inside = (ids.gather(1, member) == number) & (start + offset == member)
+        value = scores.gather(2, member[:, None, :].expand_as(best))
+        best = torch.maximum(best, value.masked_fill(~inside[:, None, :], float("-inf")))
     visible = scores > float("-inf")
     newest = torch.where(visible, spread, torch.full_like(spread, -1)).amax(-1, keepdim=True)
-    number = torch.arange(blocks, device=scores.device)
     best = best.masked_fill(number == newest, float("inf"))
     return top_k_mask(best, block_count).gather(2, spread)
 

@@ -142,6 +142,8 @@ class Pass:
                 self._produce_entries(layer, block.attn, x)
             if layer == first_decoder and self.rows.decoder_rows is not None:
                 stream, mix, x = self._keep_decoder_rows(stream, mix, x)
+                if not stream.shape[1]:
+                    break
             stream, mix = self._block(layer, block, stream, mix, x)
         hidden = options.round(self.kernels.collapse(mix, stream))
         options.put("stream_out", stream)
@@ -187,8 +189,8 @@ class Pass:
         k = attn.latents(x, table, options)
         for key, value in (("qr", qr), ("q", q), ("k", k)):
             options.put(f"{name}.{key}", value)
-        if options.capture is not None:
-            options.capture[f"{name}.k_unquantized"] = options.capture.pop("latent_unquantized")
+        for old, new in (("q_low", "q_low"), ("kv", "kv"), ("latent_unquantized", "k_unquantized")):
+            options.rename(old, f"{name}.{new}")
         geometry, keys = self._window(layer, k)
         entries = mask = None
         if attn.ratio:
@@ -200,7 +202,9 @@ class Pass:
         o = options.round(o)
         options.put(f"{name}.o", o)
         self._collect_mass(layer, mass)
-        return attn.output(o, table, options)
+        y = attn.output(o, table, options)
+        options.rename("o_low", f"{name}.o_low")
+        return y
 
     def _window(self, layer, k):
         """(geometry, keys): this pass's latents behind those of earlier passes."""
@@ -238,6 +242,8 @@ class Pass:
                 if kept > old.first.shape[1]:
                     raise ValueError(f"layer {layer}: cached entries end below the write floor")
                 start = int(new.first[0, 0]) // attn.ratio if new.first.shape[1] else kept
+                if start > kept:
+                    raise ValueError(f"layer {layer}: entries {kept} to {start} cannot be computed")
                 new = old.append(new.slice(kept - start))
             state.entries[layer] = new
             self.entries[layer] = new
@@ -292,6 +298,7 @@ class Pass:
     def _scores(self, layer, attn, qr, x):
         name = f"layers.{layer}.attn"
         q, weight = attn.indexer.queries(qr, x, self.tables[True], self.options)
+        self.options.rename("index_q_unquantized", f"{name}.index_q_unquantized")
         self.options.put(f"{name}.index_q", q)
         self.options.put(f"{name}.index_weights", weight)
         return attn.indexer.scores(q, weight, self.entries[self.config.kv_source_of(layer)].keys,

@@ -42,7 +42,9 @@ class Gate(nn.Module):
     def forward(self, x, image, options, pinned=None):
         """x [N, D], image [N] bool or None -> (ids [N, k] ascending, weights [N, k], scores [N, E])."""
         weight = quantized_weight(self.weight, "bf16", options)
-        scores = torch.sqrt(F.softplus(F.linear(x, weight) / self.temperature))
+        logits = F.linear(x, weight)
+        options.put("gate_logits", logits)
+        scores = torch.sqrt(F.softplus(logits / self.temperature))
         if pinned is None:
             bias = self.bias if image is None else \
                 torch.where(image[:, None], self.bias_vl, self.bias)
@@ -70,6 +72,8 @@ class Moe(nn.Module):
         pinned = options.pin(f"{name}.expert_ids")
         ids, weights, scores = self.gate(flat, image, options,
                                          None if pinned is None else pinned.flatten(0, -2))
+        if options.capture is not None:
+            options.put(f"{name}.gate_logits", options.capture.pop("gate_logits").unflatten(0, shape[:-1]))
         options.put(f"{name}.gate_scores", scores.unflatten(0, shape[:-1]))
         options.put(f"{name}.expert_ids", ids.unflatten(0, shape[:-1]))
         options.put(f"{name}.expert_weights", weights.unflatten(0, shape[:-1]))

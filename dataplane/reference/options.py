@@ -64,6 +64,11 @@ class Options:
         if self.capture is not None:
             self.capture[name] = value.detach()
 
+    def rename(self, old, new):
+        """Moves a capture made by a module that does not know which layer it serves."""
+        if self.capture is not None:
+            self.capture[new] = self.capture.pop(old)
+
     def pin(self, name):
         return None if self.pinned is None else self.pinned.get(name)
 
