@@ -1,6 +1,5 @@
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -9,10 +8,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/time_point.h"
 
 namespace millrace::dataplane::scheduler {
-
-using TimePoint = std::chrono::steady_clock::time_point;
 
 /// A request at this worker; numbers are given by the caller and never used twice.
 using RequestId = std::uint64_t;
