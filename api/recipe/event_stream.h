@@ -1,21 +1,21 @@
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 
 #include "api/recipe/output.h"
 #include "api/tokenizer/tokenizer.h"
+#include "common/json_fwd.h"
 
 namespace millrace::api::recipe {
 
 /// One server-sent event: "data: ...", a blank line.
-std::string data_event(const nlohmann::ordered_json& value);
+std::string data_event(const Json& value);
 
 inline constexpr std::string_view kDoneEvent = "data: [DONE]\n\n";
 
 /// The usage object that Chat Completions and Completions share.
-nlohmann::ordered_json usage_json(const Usage& usage);
+Json usage_json(const Usage& usage);
 
 /// "stop" or "length".
 std::string_view finish_reason_name(FinishReason reason);

@@ -2,13 +2,13 @@
 
 #include <cstdint>
 #include <initializer_list>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
 
 #include "absl/status/statusor.h"
 #include "api/recipe/conversation.h"
+#include "common/json_fwd.h"
 
 namespace millrace::api::recipe {
 
@@ -17,10 +17,10 @@ namespace millrace::api::recipe {
 /// `where` is the path of the object ("" for the body itself, "messages[0]" inside).
 class Fields {
  public:
-  Fields(const nlohmann::ordered_json& object, std::string where);
+  Fields(const Json& object, std::string where);
 
   /// The member, or nullptr when absent or null.
-  const nlohmann::ordered_json* find(std::string_view name) const;
+  const Json* find(std::string_view name) const;
   /// The field's path in messages.
   std::string path(std::string_view name) const;
 
@@ -36,12 +36,12 @@ class Fields {
   absl::Status refuse(std::initializer_list<std::string_view> names) const;
 
  private:
-  const nlohmann::ordered_json& object_;
+  const Json& object_;
   std::string where_;
 };
 
 /// Parses a request body; kInvalidArgument unless it is a JSON object.
-absl::StatusOr<nlohmann::ordered_json> parse_body(std::string_view body);
+absl::StatusOr<Json> parse_body(std::string_view body);
 
 /// The `model` field against the one model that is served.
 absl::Status check_model(const Fields& body, std::string_view served);

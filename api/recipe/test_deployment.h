@@ -1,7 +1,5 @@
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <memory>
 #include <string>
 #include <string_view>
@@ -10,6 +8,7 @@
 #include "api/recipe/deployment.h"
 #include "api/recipe/output_splitter.h"
 #include "api/tokenizer/tokenizer.h"
+#include "common/check.h"
 
 namespace millrace::api::recipe::test {
 
@@ -19,10 +18,10 @@ class NanoDeployment {
   NanoDeployment() {
     auto opened =
         tokenizer::Tokenizer::open(MILLRACE_SOURCE_DIR "/deploy/models/nano/tokenizer.json");
-    EXPECT_TRUE(opened.ok()) << opened.status();
+    CHECK(opened.ok());
     tokenizer_ = std::move(*opened);
     const auto control = resolve_control_tokens(*tokenizer_);
-    EXPECT_TRUE(control.ok()) << control.status();
+    CHECK(control.ok());
     value.model_id = "deepseek-flash";
     value.system_fingerprint = "fp-1";
     value.tokenizer = tokenizer_.get();

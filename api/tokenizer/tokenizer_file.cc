@@ -1,11 +1,11 @@
 #include "api/tokenizer/tokenizer_file.h"
 
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <unordered_map>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "common/json.h"
 #include "common/status_macros.h"
 #include "common/str_cat.h"
 
