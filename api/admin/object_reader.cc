@@ -5,6 +5,12 @@
 #include "common/str_cat.h"
 
 namespace millrace::api::admin {
+namespace {
+
+/// Above it JSON numbers are not exact in every reader. Counters also need room to grow.
+constexpr std::uint64_t kMaxUnsigned = std::uint64_t{1} << 53;
+
+}  // namespace
 
 ObjectReader::ObjectReader(const Json& object, std::string path)
     : object_(object), path_(std::move(path)) {
@@ -82,7 +88,9 @@ void ObjectReader::read(std::string_view key, std::int64_t& out, Presence presen
 void ObjectReader::read(std::string_view key, std::uint64_t& out, Presence presence) {
   const Json* value = take(key, presence);
   if (value == nullptr) return;
-  if (!value->is_number_unsigned()) return wrong_type(key, "an integer, not negative");
+  if (!value->is_number_unsigned() || value->get<std::uint64_t>() > kMaxUnsigned) {
+    return wrong_type(key, "an integer between 0 and 2^53");
+  }
   out = value->get<std::uint64_t>();
 }
 

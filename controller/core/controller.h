@@ -1,0 +1,106 @@
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "api/admin/cluster.h"
+#include "api/admin/node.h"
+#include "common/time_point.h"
+#include "controller/core/reconcile.h"
+#include "controller/core/stored_state.h"
+#include "controller/membership/membership.h"
+
+namespace millrace::controller::core {
+
+struct ControllerOptions {
+  std::chrono::milliseconds heartbeat_interval{500};
+  std::chrono::milliseconds node_timeout{3000};
+};
+
+/// A node that is dead for so many timeouts is lost: its workers are replaced on other nodes.
+inline constexpr int kLostAfterTimeouts = 10;
+
+struct JoinEvent {
+  api::admin::NodeJoin join;
+};
+struct HeartbeatEvent {
+  std::string node_id;
+  api::admin::Heartbeat heartbeat;
+};
+struct SetDesiredEvent {
+  api::admin::DesiredState desired;
+};
+struct TimerEvent {};
+using Event = std::variant<JoinEvent, HeartbeatEvent, SetDesiredEvent, TimerEvent>;
+
+/// What the sender of an event is told: an error, or the reply of its kind (OK where it has none).
+using Reply = std::variant<absl::Status, api::admin::NodeJoinReply, api::admin::HeartbeatReply>;
+
+/// What is to be done about an event, in this order: commit the state and the events (nothing may
+/// be seen by others before it is durable), publish state.view, send the reply.
+struct Decision {
+  std::optional<StoredState> state;              ///< absent = nothing to commit
+  std::vector<api::admin::ClusterEvent> events;  ///< with ids; the caller adds the wall-clock time
+  Reply reply;
+};
+
+/// The operator of the cluster: compares what is desired with what the agents report, and decides
+/// what every node runs and what entrypoints see.
+///
+/// Pure: does no I/O, takes no lock, reads no clock. One thread at a time.
+class Controller {
+ public:
+  /// `stored` is what the last controller left behind, or a default-constructed one.
+  Controller(const ControllerOptions& options, StoredState stored);
+
+  /// The first decision: a new, higher epoch. Call it once, before any event.
+  Decision start(TimePoint now);
+
+  /// Applies one event.
+  Decision on_event(const Event& event, TimePoint now);
+
+  /// When a TimerEvent is next due; nullopt = when something else happens.
+  std::optional<TimePoint> next_timer() const;
+
+  const StoredState& state() const { return state_; }
+  const std::map<std::string, membership::NodeRecord, std::less<>>& nodes() const {
+    return membership_.nodes();
+  }
+
+ private:
+  Reply apply(const JoinEvent& event, TimePoint now);
+  Reply apply(const HeartbeatEvent& event, TimePoint now);
+  Reply apply(const SetDesiredEvent& event, TimePoint now);
+  Reply apply(const TimerEvent& event, TimePoint now);
+
+  bool is_window_open(TimePoint now) const;
+  void raise_epoch(std::uint64_t reported);
+  void note_transitions(const membership::NodeRecord& before,
+                        const api::admin::Heartbeat& heartbeat);
+  void observe_silence(TimePoint now);
+  void reconcile_now(TimePoint now);
+  void rebuild_view(TimePoint now);
+  api::admin::HeartbeatReply heartbeat_reply(std::string_view node_id) const;
+  void note(std::string kind, std::string subject, std::string detail = {});
+  Decision take_decision(Reply reply);
+
+  const ControllerOptions options_;
+  StoredState state_;
+  membership::Membership membership_;
+  TimePoint started_;
+  std::map<std::string, TimePoint, std::less<>>
+      silent_since_;  // nodes that are placed on, not alive
+  std::set<std::string, std::less<>> lost_nodes_;
+  std::map<std::string, std::string> left_out_;  // worker -> reason, as last noted
+  std::vector<Note> notes_;                      // of the event being applied
+  bool is_state_changed_ = false;                // by the event being applied
+  bool has_closed_window_ = false;
+};
+
+}  // namespace millrace::controller::core

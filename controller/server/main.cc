@@ -1,0 +1,104 @@
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <iostream>
+#include <string>
+#include <system_error>
+
+#include "api/admin/process.h"
+#include "common/http/rest_server.h"
+#include "common/log/log.h"
+#include "common/mapped_file.h"
+#include "common/metrics/metrics.h"
+#include "common/process/shutdown_signal.h"
+#include "common/status_macros.h"
+#include "common/str_cat.h"
+#include "controller/server/routes.h"
+#include "controller/server/service.h"
+#include "controller/state/store.h"
+
+namespace millrace::controller::server {
+namespace {
+
+struct Flags {
+  std::string listen = "127.0.0.1:8080";
+  std::string data_dir;
+  std::string ready_file;
+  std::string log_level = "info";
+  int heartbeat_ms = 500;
+  int node_timeout_ms = 3000;
+};
+
+void declare(CLI::App& app, Flags& flags) {
+  app.add_option("--listen", flags.listen, "host:port of the REST interface; port 0 = any free one")
+      ->capture_default_str();
+  app.add_option("--data-dir", flags.data_dir, "folder for the cluster's state; created if missing")
+      ->required();
+  app.add_option("--ready-file", flags.ready_file,
+                 "written once the controller serves: one JSON object with pid and address");
+  app.add_option("--log-level", flags.log_level, "debug, info, warn, error or off")
+      ->capture_default_str();
+  app.add_option("--heartbeat-ms", flags.heartbeat_ms, "how often agents report")
+      ->check(CLI::Range(10, 60000))
+      ->capture_default_str();
+  app.add_option("--node-timeout-ms", flags.node_timeout_ms,
+                 "a node without a report for so long counts as dead")
+      ->check(CLI::Range(20, 600000))
+      ->capture_default_str();
+}
+
+absl::Status make_folder(const std::string& path) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (!error) return absl::OkStatus();
+  return absl::PermissionDeniedError(
+      str_cat("cannot create the folder ", path, ": ", error.message()));
+}
+
+absl::Status run(const Flags& flags) {
+  ASSIGN_OR_RETURN(const LogLevel level, parse_log_level(flags.log_level));
+  if (flags.node_timeout_ms < 2 * flags.heartbeat_ms) {
+    return absl::InvalidArgumentError("--node-timeout-ms must be at least twice --heartbeat-ms");
+  }
+  ASSIGN_OR_RETURN(const ShutdownSignal shutdown, ShutdownSignal::install());
+  const Logger log = Logger::to_stderr("controller", level);
+  RETURN_IF_ERROR(make_folder(flags.data_dir));
+  ASSIGN_OR_RETURN(std::unique_ptr<state::Store> store, state::Store::open(flags.data_dir));
+  Registry registry;
+  core::ControllerOptions options;
+  options.heartbeat_interval = std::chrono::milliseconds(flags.heartbeat_ms);
+  options.node_timeout = std::chrono::milliseconds(flags.node_timeout_ms);
+  ASSIGN_OR_RETURN(const std::unique_ptr<Service> service,
+                   Service::start(options, std::move(store), log, registry));
+  ASSIGN_OR_RETURN(const std::unique_ptr<common::http::RestServer> server,
+                   common::http::RestServer::start({.listen = flags.listen}, routes(*service)));
+  if (!flags.ready_file.empty()) {
+    api::admin::ReadyFile ready;
+    ready.pid = getpid();
+    ready.address = server->address();
+    RETURN_IF_ERROR(write_file_atomically(flags.ready_file, api::admin::to_json(ready)));
+  }
+  log.info("serving", {{"address", server->address()}});
+  while (shutdown.wait_beyond_for(0, std::chrono::milliseconds(500)) == 0) {
+    RETURN_IF_ERROR(service->health());
+  }
+  log.info("stopping");
+  server->stop();
+  return absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace millrace::controller::server
+
+int main(int argc, char** argv) {
+  CLI::App app("Millrace's controller: keeps the cluster as desired and publishes who serves what.",
+               "millrace-controller");
+  millrace::controller::server::Flags flags;
+  millrace::controller::server::declare(app, flags);
+  CLI11_PARSE(app, argc, argv);
+  const absl::Status status = millrace::controller::server::run(flags);
+  if (status.ok()) return 0;
+  std::cerr << "millrace-controller: " << millrace::message_of(status) << "\n";
+  return 1;
+}

@@ -1,0 +1,103 @@
+#include "controller/server/routes.h"
+
+#include <charconv>
+#include <utility>
+
+#include "api/admin/cluster.h"
+#include "api/admin/id.h"
+#include "api/admin/node.h"
+#include "common/status_macros.h"
+#include "common/str_cat.h"
+
+namespace millrace::controller::server {
+namespace {
+
+using common::http::rest_error;
+using common::http::RestRequest;
+using common::http::RestResponse;
+
+RestResponse json_response(std::string body) {
+  RestResponse response;
+  response.body = std::move(body);
+  return response;
+}
+
+/// The answer of an event whose reply is a T, or an error.
+template <typename T>
+RestResponse answer_with(absl::StatusOr<core::Reply> reply) {
+  if (!reply.ok()) return rest_error(reply.status());
+  if (const auto* status = std::get_if<absl::Status>(&*reply)) return rest_error(*status);
+  return json_response(api::admin::to_json(std::get<T>(*reply)));
+}
+
+RestResponse join(Service& service, const RestRequest& request) {
+  absl::StatusOr<api::admin::NodeJoin> join = api::admin::parse_node_join(request.body);
+  if (!join.ok()) return rest_error(join.status());
+  return answer_with<api::admin::NodeJoinReply>(service.apply(core::JoinEvent{std::move(*join)}));
+}
+
+RestResponse heartbeat(Service& service, const RestRequest& request) {
+  absl::StatusOr<api::admin::Heartbeat> heartbeat = api::admin::parse_heartbeat(request.body);
+  if (!heartbeat.ok()) return rest_error(heartbeat.status());
+  return answer_with<api::admin::HeartbeatReply>(
+      service.apply(core::HeartbeatEvent{request.path_parameters.at("id"), std::move(*heartbeat)}));
+}
+
+RestResponse set_desired(Service& service, const RestRequest& request) {
+  absl::StatusOr<api::admin::DesiredState> desired = api::admin::parse_desired_state(request.body);
+  if (!desired.ok()) return rest_error(desired.status());
+  absl::StatusOr<core::Reply> reply = service.apply(core::SetDesiredEvent{*desired});
+  if (!reply.ok()) return rest_error(reply.status());
+  const absl::Status& status = std::get<absl::Status>(*reply);
+  return status.ok() ? json_response(api::admin::to_json(*desired)) : rest_error(status);
+}
+
+absl::StatusOr<EventsQuery> parse_events_query(const RestRequest& request) {
+  EventsQuery query;
+  for (const auto& [key, value] : request.query) {
+    if (key != "after") {
+      return absl::InvalidArgumentError(str_cat("query parameter \"", key, "\" is not known here"));
+    }
+    const char* end = value.data() + value.size();
+    const auto [rest, error] = std::from_chars(value.data(), end, query.after);
+    if (error != std::errc() || rest != end || query.after > (std::uint64_t{1} << 53)) {
+      return absl::InvalidArgumentError("query parameter \"after\" must be an event id");
+    }
+  }
+  return query;
+}
+
+RestResponse events(Service& service, const RestRequest& request) {
+  absl::StatusOr<EventsQuery> query = parse_events_query(request);
+  return query.ok() ? service.ask(*query) : rest_error(query.status());
+}
+
+RestResponse health(const Service& service) {
+  const absl::Status status = service.health();
+  return status.ok() ? json_response("{\"status\":\"ok\"}")
+                     : rest_error(absl::UnavailableError(status.message()));
+}
+
+}  // namespace
+
+std::vector<common::http::RestRoute> routes(Service& service) {
+  return {
+      {"GET", "/api/v1/nodes", [&](const RestRequest&) { return service.ask(NodesQuery{}); }},
+      {"POST", "/api/v1/nodes", [&](const RestRequest& request) { return join(service, request); }},
+      {"POST", "/api/v1/nodes/{id}/heartbeat",
+       [&](const RestRequest& request) { return heartbeat(service, request); }},
+      {"GET", "/api/v1/instances",
+       [&](const RestRequest&) { return service.ask(InstancesQuery{}); }},
+      {"GET", "/api/v1/view",
+       [&](const RestRequest&) { return json_response(*service.view_json()); }},
+      {"GET", "/api/v1/events",
+       [&](const RestRequest& request) { return events(service, request); }},
+      {"GET", "/api/v1/desired", [&](const RestRequest&) { return service.ask(DesiredQuery{}); }},
+      {"PUT", "/api/v1/desired",
+       [&](const RestRequest& request) { return set_desired(service, request); }},
+      {"GET", "/metrics", [&](const RestRequest&) { return service.ask(MetricsQuery{}); }},
+      {"GET", "/health", [&](const RestRequest&) { return health(service); }},
+  };
+}
+
+}  // namespace millrace::controller::server
