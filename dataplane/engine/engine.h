@@ -47,6 +47,8 @@ struct SequencePlan {
   int compute_start = 0;    ///< first position that will be run; window keys below it do not exist
   int write_floor =
       0;  ///< global entries of positions below it are used as they are, never written
+  /// Tokens of [0, compute_start): n-gram lookups of the first rows read them. Copied by create().
+  std::span<const TokenId> prefix_tokens;
 };
 
 /// Consecutive tokens of one sequence, at its next positions.
@@ -82,11 +84,13 @@ class Engine {
   virtual EngineUsage usage() const = 0;
 
   /// Reserves rings and blocks. kResourceExhausted when the pool or the sequence table is full,
-  /// kInvalidArgument when the plan does not fit the model.
+  /// kInvalidArgument when the plan does not fit the model: positions out of order, compute_start
+  /// inside a compressor group or above the decoder floor, prefix_tokens of another length. Blocks
+  /// below write_floor must be filled through block() before the first step.
   virtual absl::StatusOr<SequenceId> create(const SequencePlan& plan) = 0;
   /// Gives everything back. The id becomes invalid.
   virtual void release(SequenceId sequence) = 0;
-  /// Positions run so far.
+  /// The position of the next row: compute_start at first, then one more for every row run.
   virtual int length(SequenceId sequence) const = 0;
 
   /// Runs the rows of all items through the model and appends them to their sequences.

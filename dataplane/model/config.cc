@@ -136,8 +136,8 @@ void read_shape(ObjectReader& r, ModelConfig& c) {
   r.read("swiglu_limit", c.swiglu_limit, -kMaxCount);
   r.read("rms_norm_eps", c.rms_norm_eps, 0.0);
   r.read("max_position_embeddings", c.max_position_embeddings, 1, 1 << 24);
-  r.read("rope_theta", c.rope_theta, 1.0);
-  r.read("compress_rope_theta", c.compress_rope_theta, 1.0);
+  r.read("rope_theta", c.rope_theta, 2.0);
+  r.read("compress_rope_theta", c.compress_rope_theta, 2.0);
   r.read("n_routed_experts", c.n_routed_experts, 1, 65536);
   r.read("num_experts_per_tok", c.num_experts_per_tok, 1, 65536);
   r.read("routed_scaling_factor", c.routed_scaling_factor, 0.0);

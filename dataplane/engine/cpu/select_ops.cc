@@ -1,0 +1,142 @@
+// Index scores, candidate blocks and top-k (model specification, section 2.4).
+#include <algorithm>
+#include <bit>
+#include <limits>
+#include <numeric>
+#include <vector>
+
+#include "dataplane/engine/cpu/cpu_ops.h"
+#include "dataplane/engine/cpu/indexing.h"
+
+namespace millrace::dataplane::engine::cpu {
+namespace {
+
+/// Keys that are decoded at a time; bounds the scratch for any context length.
+constexpr int kKeyTile = 256;
+
+/// A number that orders like (score descending, index ascending) when larger is better.
+std::uint64_t rank_key(float score, int index) {
+  if (score == 0) score = 0;  // −0 and +0 tie
+  const auto bits = std::bit_cast<std::uint32_t>(score);
+  const std::uint32_t ordered = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+  return std::uint64_t{ordered} << 32 | (0xFFFFFFFFu - static_cast<std::uint32_t>(index));
+}
+
+int index_of(std::uint64_t key) {
+  return static_cast<int>(0xFFFFFFFFu - static_cast<std::uint32_t>(key));
+}
+
+/// Keeps the best `count` of keys and writes their indices in ascending order; returns how many.
+int take_best(std::uint64_t* keys, int available, int count, std::int32_t* out) {
+  const int taken = std::min(available, count);
+  if (taken < available) {
+    std::nth_element(keys, keys + taken, keys + available, std::greater<>());
+  }
+  for (int i = 0; i < taken; ++i) out[i] = index_of(keys[i]);
+  std::sort(out, out + taken);
+  return taken;
+}
+
+/// What the selection of one row works on.
+struct RowScores {
+  const float* scores;  ///< [visible]
+  int visible;
+  std::uint64_t* keys;  ///< scratch [visible]
+};
+
+/// The best blocks of consecutive entries by their best score; the newest block always stays.
+int choose_candidates(const RowScores& row, int block_size, int top_blocks, std::int32_t* out) {
+  const int blocks = (row.visible + block_size - 1) / block_size;
+  if (blocks <= top_blocks) return -1;
+  for (int b = 0; b < blocks; ++b) {
+    const float* first = row.scores + b * block_size;
+    const float* last = row.scores + std::min(row.visible, (b + 1) * block_size);
+    row.keys[b] = b == blocks - 1
+                      ? std::numeric_limits<std::uint64_t>::max() - static_cast<std::uint32_t>(b)
+                      : rank_key(*std::max_element(first, last), b);
+  }
+  return take_best(row.keys, blocks, top_blocks, out);
+}
+
+int choose_entries(const RowScores& row, int top_k, std::int32_t* out) {
+  for (int j = 0; j < row.visible; ++j) row.keys[j] = rank_key(row.scores[j], j);
+  return take_best(row.keys, row.visible, top_k, out);
+}
+
+/// Entries outside the candidate blocks do not take part, however few remain.
+int choose_within(const RowScores& row, const std::int32_t* blocks, int block_count, int block_size,
+                  int top_k, std::int32_t* out) {
+  int available = 0;
+  for (int b = 0; b < block_count; ++b) {
+    const int end = std::min(row.visible, (blocks[b] + 1) * block_size);
+    for (int j = blocks[b] * block_size; j < end; ++j)
+      row.keys[available++] = rank_key(row.scores[j], j);
+  }
+  return take_best(row.keys, available, top_k, out);
+}
+
+}  // namespace
+
+void CpuOps::select(Stream& stream, const SelectArgs& a) {
+  const int width = a.width;
+  int most = 0;
+  for (int row = 0; row < a.rows.rows; ++row) {
+    most = std::max(most, visible_entries(a.rows.position[row], a.source->ratio));
+  }
+  // Scratch: ranking keys, scores of one row, decoded keys and products of one tile.
+  const auto count = static_cast<std::size_t>(most);
+  const std::size_t floats = count + at(kKeyTile, width) + at(kKeyTile, a.heads);
+  std::byte* scratch = stream.workspace(count * sizeof(std::uint64_t) + floats * sizeof(float));
+  auto* keys = reinterpret_cast<std::uint64_t*>(scratch);
+  auto* scores = reinterpret_cast<float*>(scratch + count * sizeof(std::uint64_t));
+  float* tile = scores + count;
+  float* products = tile + at(kKeyTile, width);
+
+  for (int row = 0; row < a.rows.rows; ++row) {
+    const int visible = visible_entries(a.rows.position[row], a.source->ratio);
+    const int sequence = a.rows.sequence[row];
+    std::int32_t* out = a.selected + at(row, a.top_k);
+    std::int32_t* candidates = a.candidates + at(row, a.top_blocks);
+    const bool makes_blocks =
+        a.role == CandidateRole::kSource && visible > a.top_blocks * std::int64_t{a.block_size};
+    const bool restricted = a.role == CandidateRole::kRestricted && a.candidate_count[row] >= 0;
+    if (a.role == CandidateRole::kSource) a.candidate_count[row] = -1;
+    if (visible <= a.top_k && !makes_blocks && !restricted) {
+      std::iota(out, out + visible, 0);
+      a.selected_count[row] = visible;
+      continue;
+    }
+    for (int first = 0; first < visible; first += kKeyTile) {
+      const int tile_count = std::min(kKeyTile, visible - first);
+      decode_rows(a.pool, a.rows, sequence, *a.source, PlaneKind::kIndexKeys, first, tile_count,
+                  tile);
+      kernels_.matmul({.x = a.q + at(std::int64_t{row} * a.heads, width),
+                       .x_stride = at(1, width),
+                       .rows = a.heads,
+                       .w = tile,
+                       .w_stride = at(1, width),
+                       .outputs = tile_count,
+                       .inputs = width,
+                       .y = products,
+                       .y_stride = kKeyTile});
+      float* target = scores + first;
+      std::fill_n(target, tile_count, 0.0f);
+      for (int h = 0; h < a.heads; ++h) {
+        const float weight = a.weights[at(row, a.heads) + static_cast<std::size_t>(h)];
+        const float* product = products + at(h, kKeyTile);
+        for (int j = 0; j < tile_count; ++j) target[j] += weight * std::max(product[j], 0.0f);
+      }
+    }
+    const RowScores row_scores{scores, visible, keys};
+    if (makes_blocks) {
+      a.candidate_count[row] =
+          choose_candidates(row_scores, a.block_size, a.top_blocks, candidates);
+    }
+    a.selected_count[row] = restricted
+                                ? choose_within(row_scores, candidates, a.candidate_count[row],
+                                                a.block_size, a.top_k, out)
+                                : choose_entries(row_scores, a.top_k, out);
+  }
+}
+
+}  // namespace millrace::dataplane::engine::cpu
