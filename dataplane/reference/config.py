@@ -188,6 +188,8 @@ class ModelConfig:
     def to_dict(self):
         text = asdict(self)
         top = {name: text.pop(name) for name in _TOP_LEVEL}
+        if self.gate_temp == 1.0:
+            del text["gate_temp"]  # the released file has no such key
         text.update({k: v for k, v in _FIXED.items() if k not in _OPTIONAL_FIXED})
         result = {"architectures": ["DeepseekV41ForCausalLM"], "model_type": "deepseek_v41",
                   "dtype": "bfloat16", "transformers_version": "5.6.0"}

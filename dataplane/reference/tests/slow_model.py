@@ -207,7 +207,7 @@ class SlowModel:
 
     def _moe(self, prefix, x, count, top_k):
         name = prefix + "ffn."
-        s = np.sqrt(np.log1p(np.exp(self.w[name + "gate.weight"] @ x)))
+        s = np.sqrt(np.log1p(np.exp(self.w[name + "gate.weight"] @ x / self.c.gate_temp)))
         biased = s + self.w[name + "gate.bias"]
         ids = sorted(range(count), key=lambda e: (-biased[e], e))[:top_k]
         total = sum(s[e] for e in ids) + 1e-20

@@ -6,8 +6,9 @@ import torch
 
 from reference import config as presets
 from reference.options import Options, Rows
+from reference.random_model import (byte_token_map, late_candidates, mixed_ratios, random_model,
+                                    tiny_model)
 from reference.serve import Plan, Session
-from reference.tests.models import byte_token_map, random_model, tiny_model
 from reference.tests.slow_model import SlowModel
 
 EXACT = Options.exact()
@@ -25,15 +26,8 @@ def _close(a, b, tolerance=2e-4):
     assert np.abs(np.asarray(a) - np.asarray(b)).max() < tolerance
 
 
-def _other_roles():
-    """Ratio 4, no candidates, decoder with ratio 2, two draft stages, two copies, no Engram."""
-    return presets.tiny(compress_ratios=[0, 4, 4, 4, 2, 2, 2, 2, 0, 0], kv_source_layer_ids=[1, 4],
-                        index_source_layer_ids=[1, 3, 4, 6], candidate_source_layer_id=None,
-                        engram_layer_ids=[], engram_num_embeddings=[], num_nextn_predict_layers=2,
-                        hc_mult=2, hc_sinkhorn_iters=3, index_topk=3, sliding_window=5)
-
-
-@pytest.mark.parametrize("config", [presets.tiny(), presets.tiny(index_topk=3, sliding_window=3), _other_roles()])
+@pytest.mark.parametrize("config", [presets.tiny(), presets.tiny(index_topk=3, sliding_window=3), mixed_ratios(),
+                                    late_candidates()])
 def test_one_shot_equals_the_slow_model(config):
     model = random_model(config)
     tokens = _tokens(45)
