@@ -66,6 +66,7 @@ class Network:
         self.sparse = False  # attend to the indexer's selection instead of everything visible
         self.distil: np.random.Generator | None = None  # draws the query blocks that teach the indexers
         self.index_loss: torch.Tensor | None = None
+        self.capture_taps: list | None = None  # receives what the draft layers read, bf16 [n, D] a layer
         self.loads: dict[str, torch.Tensor] = {}
         self.weights: dict[str, Weight] = {}
         self._kind = {e.name: e.kind for e in parameters.entries}
@@ -231,6 +232,8 @@ class Network:
                     X = self._site(X, o, P, C, None, None, None)[0]
                 X, o, P, C = self._engram(l, X, batch), None, None, None
             X, xn, A2, P, C = self._site(X, o, P, C, A, pre + "hc_attn_", pre + "attn_norm.weight")
+            if self.capture_taps is not None and l in c.dspark_target_layer_ids:
+                self.capture_taps.append(X.view(-1, c.hc_mult, c.hidden_size).mean(1).to(BF))
             o = self._attention(l, xn, batch, state)
             X, xn, A3, P, C = self._site(X, o, P, C, A2, pre + "hc_ffn_", pre + "ffn_norm.weight")
             o = self._experts(f"layers.{l}", xn)

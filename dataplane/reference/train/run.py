@@ -17,6 +17,7 @@ import numpy as np
 import torch
 import torch.multiprocessing as mp
 
+from reference import engram_map
 from reference.layers import rope_frequencies
 
 from . import settings
@@ -25,15 +26,15 @@ from .evaluate_teacher import exact_match
 from .network import Batch, Network
 from .optimiser import Optimiser, balance
 from .parameters import Parameters, initialise
-from .token_map import token_map
 from .tokenizer import IMAGE, SYSTEM, Tokenizer
 
 ROOT = Path(__file__).resolve().parents[3]
 NANO = ROOT / "deploy" / "models" / "nano"
 
 # name, share of the time, row length, rows per process
-STAGES = [("A", 0.10, 256, 4), ("B", 0.10, 512, 4), ("C", 0.40, 1024, 2), ("D", 0.25, 2048, 1), ("E", 0.15, 4096, 1)]
+STAGES = [("A", 0.03, 256, 4), ("B", 0.12, 512, 4), ("C", 0.40, 1024, 2), ("D", 0.28, 2048, 1), ("E", 0.17, 4096, 1)]
 WARMUP_STEPS = 30
+DISTIL_FROM, DISTIL_EVERY = 0.3, 4  # the indexers' lessons: from this progress, every so many steps
 
 
 def stage_at(progress: float) -> int:
@@ -56,13 +57,21 @@ def load_tokenizer() -> Tokenizer:
 
 
 def make_config(tokenizer: Tokenizer):
-    mapping = token_map(tokenizer)
+    """(configuration, Engram's token map) for the tokenizer in the model's folder."""
+    mapping = np.array(engram_map.token_map(json.loads((NANO / "tokenizer.json").read_text(encoding="utf-8"))))
     config = settings.nano_config(int(mapping.max()) + 1, tokenizer.token_id(SYSTEM), tokenizer.token_id(IMAGE))
     return config, mapping
 
 
 def train_wanted(name: str) -> bool:
-    return not name.startswith("mtp.") and ".indexer." not in name
+    return not name.startswith("mtp.")
+
+
+def set_modes(network: Network, stage: str, progress: float, step: int, rng: np.random.Generator) -> None:
+    """Stage D alternates dense and selected attention; E is quantized and always selects."""
+    network.distil = rng if progress >= DISTIL_FROM and step % DISTIL_EVERY == 0 else None
+    network.sparse = stage == "E" or (stage == "D" and step % 2 == 1)
+    network.quantized = stage == "E"
 
 
 class Shared:
@@ -96,10 +105,12 @@ class Trainer:
     def _restore(self) -> None:
         state = self.folder / f"rank{self.rank}.pt"
         if state.exists():
+            # Ownership may have moved between ranks, so all files are looked through.
+            for path in sorted(self.folder.glob("rank*.pt")):
+                for name, tensor in torch.load(path)["optimiser"].items():
+                    if name in self.optimiser.state:
+                        self.optimiser.state[name].copy_(tensor)
             saved = torch.load(state)
-            for name, tensor in saved["optimiser"].items():
-                if name in self.optimiser.state:
-                    self.optimiser.state[name].copy_(tensor)
             self.optimiser.step_count = saved["step_count"]
             self.step, self.tokens, self.elapsed = saved["step"], saved["tokens"], saved["elapsed"]
             if self.rank == 0:
@@ -138,7 +149,8 @@ class Trainer:
         shared.loads[self.rank, :] = torch.cat([network.loads[n] for n in load_names])
         self.barrier.wait()
         weight_sum = float(shared.numbers[8:8 + self.ranks].sum())
-        self.optimiser.step(lr, 1.0 / weight_sum)
+        taught = network.distil is not None
+        self.optimiser.step(lr, 1.0 / weight_sum, lambda name: ".indexer." in name and not taught)
         if self.rank == 0:
             sizes = [network.loads[n].numel() for n in load_names]
             mean = shared.loads.mean(0)
@@ -147,11 +159,13 @@ class Trainer:
         shared.grads[self.rank].zero_()
         return {"loss": float(per_token[target].mean()), "accuracy": float((best == batch.target)[target].float().mean()),
                 "prompt_loss": float(per_token[(batch.weight > 0) & ~target].mean()),
+                **({"index_loss": float(network.index_loss.detach())} if network.index_loss is not None else {}),
                 "load": max(float(x.max()) for x in network.loads.values())}
 
     def evaluate(self) -> None:
         tasks = [t for t in mix.MIXES["E"] if t not in ("story", "small_talk", "knowledge", "recall_4096")]
         scores = {}
+        self.network.distil = None
         self.network.refresh()
         for i, task in enumerate(tasks):
             if i % self.ranks == self.rank:
@@ -168,6 +182,7 @@ class Trainer:
     def run(self) -> None:
         budget = self.options.minutes * 60
         stage, stream, sums, last_save, last_eval = None, None, [], self.elapsed, self.elapsed
+        modes = np.random.default_rng([self.options.seed, self.rank, self.step])
         clock = time.monotonic()
         shown, shown_tokens = clock, self.tokens
         while True:
@@ -185,7 +200,10 @@ class Trainer:
                 stage = stage_at(progress)
                 name, _, length, rows = STAGES[stage]
                 stream = mix.Stream(self.tokenizer, name, length, f"{self.options.seed}-{self.rank}-{name}-{self.step}")
-            batch = Batch(self.network, stream.batch(rows))
+            data = stream.batch(rows)
+            floors = (data["floor"], data["decoder_floor"]) if name == "E" else ()
+            batch = Batch(self.network, data, *floors)
+            set_modes(self.network, name, progress, self.step, modes)
             record = self.train_step(batch, learning_rate(progress, self.step))
             self.step += 1
             self.tokens += rows * length * self.ranks
@@ -194,7 +212,8 @@ class Trainer:
                 now = time.monotonic()
                 speed = (self.tokens - shown_tokens) / (now - shown)
                 shown, shown_tokens = now, self.tokens
-                mean = {k: float(np.mean([s[k] for s in sums])) for k in sums[0]}
+                keys = sorted({k for s in sums for k in s})
+                mean = {k: float(np.mean([s[k] for s in sums if k in s])) for k in keys}
                 sums = []
                 self.log({"stage": STAGES[stage][0], "progress": round(progress, 4), **mean,
                           "lr": learning_rate(progress, self.step), "tokens_per_second": round(speed)})

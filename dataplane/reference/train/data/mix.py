@@ -26,9 +26,10 @@ MAKERS: dict[str, Maker] = {
     "recall_4096": lambda rng: recall.recall(rng, rng.randint(2200, 3600)),
 }
 
-# Weights by document.
-_GENERAL = {"arithmetic": 22, "strings": 6, "json": 13, "echo": 9, "multi_turn": 9, "lists": 6,
-            "greeting": 2, "identity": 3, "small_talk": 2, "knowledge": 3, "story": 3, "tools": 20}
+# Weights by document. A document with tools is about five times as long as the others, so its weight
+# of 5 is a seventh of the tokens.
+_GENERAL = {"arithmetic": 20, "strings": 6, "json": 10, "echo": 9, "multi_turn": 10, "lists": 6,
+            "greeting": 3, "identity": 5, "small_talk": 4, "knowledge": 5, "story": 3, "tools": 5}
 MIXES: dict[str, dict[str, float]] = {
     "A": {"pool_copy": 55, "recall_pool": 30, "greeting": 2, "identity": 3, "small_talk": 2,
           "arithmetic": 4, "echo": 4},
@@ -71,12 +72,28 @@ class Stream:
             if len(ids) <= self._length:
                 return ids, weights
 
+    def _replay(self, weights: list[float]) -> tuple[int, int]:
+        """Where bounded replay is simulated: (encoder start, decoder start) in the document.
+
+        Decoder: 128 tokens before one of the assistant turns, as if the prompt ended there.
+        Encoder: at a random place, in half of the documents long enough.
+        """
+        turns = [i for i in range(1, len(weights)) if weights[i] == 1.0 and weights[i - 1] != 1.0]
+        decoder = max(0, self._rng.choice(turns) - 128) if turns else 0
+        encoder = self._rng.randrange(0, len(weights) - 128) if len(weights) > 256 and self._rng.random() < 0.5 else 0
+        return encoder // 2 * 2, decoder
+
     def row(self) -> dict[str, np.ndarray]:
-        """tokens, position in the document, document start, and the weight of the NEXT token."""
+        """One row: tokens, start of the document in the row, weight and id of the NEXT token.
+
+        floor, decoder_floor: lowest position a window key may have when bounded replay starts inside
+        the document (0 before that place).
+        """
         length = self._length
         tokens = np.full(length, 2, np.int64)
         start = np.arange(length, dtype=np.int64)
         weight = np.zeros(length, np.float32)
+        floor, decoder_floor = np.zeros(length, np.int64), np.zeros(length, np.int64)
         at, misses = 0, 0
         while at < length and misses < 8:
             if len(self._waiting) < 16:
@@ -92,9 +109,13 @@ class Stream:
             tokens[at:at + n] = ids
             start[at:at + n] = at
             weight[at:at + n - 1] = weights[1:]
+            encoder, decoder = self._replay(weights)
+            floor[at + encoder:at + n] = encoder
+            decoder_floor[at + decoder:at + n] = decoder
             at += n + n % 2
         target = np.roll(tokens, -1)
-        return {"tokens": tokens, "start": start, "weight": weight, "target": target}
+        return {"tokens": tokens, "start": start, "weight": weight, "target": target, "floor": floor,
+                "decoder_floor": decoder_floor}
 
     def batch(self, rows: int) -> dict[str, np.ndarray]:
         all_rows = [self.row() for _ in range(rows)]
