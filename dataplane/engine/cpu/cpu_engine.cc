@@ -141,15 +141,18 @@ class CpuEngine : public Engine {
                              " must lie in the prompt and not above the ", "decoder floor ",
                              decoder_floor(plan)));
     }
-    for (const kv::SourceLayout& source : memory_.layout.sources()) {
-      if (plan.compute_start % source.ratio != 0) {
-        return invalid(str_cat("compute_start ", plan.compute_start, " cuts a group of ",
-                               source.ratio, " tokens"));
-      }
-    }
     if (plan.write_floor < plan.compute_start || plan.write_floor > plan.prompt_tokens) {
       return invalid(str_cat("write_floor ", plan.write_floor, " must lie in [", plan.compute_start,
                              ", ", plan.prompt_tokens, "]"));
+    }
+    for (const kv::SourceLayout& source : memory_.layout.sources()) {
+      // The first row may lie inside a group whose entry is there already, not inside one to be
+      // written.
+      const bool cuts = plan.compute_start % source.ratio != 0;
+      if (cuts && plan.compute_start / source.ratio >= plan.write_floor / source.ratio) {
+        return invalid(str_cat("compute_start ", plan.compute_start, " cuts a group of ",
+                               source.ratio, " tokens that is not below the write floor"));
+      }
     }
     if (plan.prefix_tokens.size() != static_cast<std::size_t>(plan.compute_start)) {
       return invalid(str_cat("prefix_tokens has ", plan.prefix_tokens.size(),
