@@ -1,8 +1,7 @@
 """Initial weights for training.
 
 The streams start unequal and nearly independent: every site reads and writes all copies but prefers
-one of its own, and the copy-to-copy matrix is close to the identity. Layer 0 can be seeded with heads
-that look at the previous tokens, which shortens the search for the induction circuit.
+one of its own, and the copy-to-copy matrix is close to the identity.
 """
 
 import math
@@ -59,50 +58,6 @@ def _mixes(block, number, n, generator):
 
 def _logit(p):
     return math.log(p / (1 - p))
-
-
-@torch.no_grad()
-def seed_previous_token_heads(model, layer=0, pairs=5, sharpness=4.5):
-    """Makes head h of `layer` attend to the token h + 1 places back.
-
-    Embedding channel 0 becomes a constant; the layer's latents carry it in the first rotary pairs, and
-    the query of head h is the same vector turned back by h + 1 positions. `sharpness` is the score
-    per rotary pair at the peak, after the softmax scale. Only a window-only layer is suitable.
-    """
-    config, attn = model.config, model.layers[layer].attn
-    if config.ratio(layer):
-        raise ValueError(f"layer {layer}: previous-token heads need a window-only layer")
-    width, d = config.hidden_size, config.head_dim
-    rope = d - config.qk_rope_head_dim
-    # Channel 0 holds a constant that is a quarter of the normed input's energy.
-    constant = float(model.embed.weight[:, 1:].square().mean().sqrt()) * math.sqrt(width / 3)
-    model.embed.weight[:, 0] = constant
-    x0 = math.sqrt(width / 4)  # value of the channel after the RMS norm, on average
-    attn.wkv.weight[rope:] = 0
-    attn.wkv.weight[:rope, 0] = 0
-    even = rope + 2 * torch.arange(pairs)
-    attn.wkv.weight[even, 0] = 2.0 / x0
-    attn.wq_a.weight[0] = 0
-    attn.wq_a.weight[0, 0] = 4.0 / x0
-    attn.wq_a.weight[1:, 0] = 0
-    qr0 = 4.0 / math.sqrt((16 + config.q_lora_rank - 1) / config.q_lora_rank)
-    k0 = 2.0 / math.sqrt((4 * pairs + rope * 0.75) / d)
-    amplitude = sharpness * math.sqrt(d) / (qr0 * k0)
-    wq_b = attn.wq_b.weight.view(config.num_attention_heads, d, config.q_lora_rank)
-    wq_b[:, rope:] = 0
-    wq_b[:, :, 0] = 0
-    f = model.frequencies_main[:pairs]
-    for head in range(config.num_attention_heads):
-        angle = -(head + 1) * f
-        wq_b[head, even, 0] = amplitude * angle.cos()
-        wq_b[head, even + 1, 0] = amplitude * angle.sin()
-        wq_b[head, :rope] *= 0.1
-
-
-@torch.no_grad()
-def bias_step(gate_bias, counts, rate=0.002):
-    """Moves selection biases towards equal expert load; `counts` rows per expert of the step."""
-    gate_bias += rate * torch.sign(counts.float().mean() - counts.float())
 
 
 @torch.no_grad()
