@@ -182,6 +182,9 @@ class ModelConfig:
                      f"layer {layer}: its selection belongs to another KV source")
         if self.candidate_source is not None:
             _require(self.candidate_source in index, "candidate_source_layer_id: not an index source")
+            # Candidate blocks count entries of one cache; they mean nothing in another.
+            _require(self.kv_source_of(index[-1]) == self.kv_source_of(self.candidate_source),
+                     "candidate_source_layer_id: a later index source reads another KV source")
 
     # ---- config.json ---------------------------------------------------------------------------
 

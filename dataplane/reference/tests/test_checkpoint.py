@@ -89,6 +89,7 @@ def test_unknown_configuration_keys_are_refused_by_name():
     ({"kv_source_layer_ids": [5], "index_source_layer_ids": [5, 7]}, "no KV source"),
     ({"index_source_layer_ids": [2, 7]}, "every KV source"),
     ({"candidate_source_layer_id": 6}, "candidate_source_layer_id"),
+    ({"candidate_source_layer_id": 2}, "another KV source"),
     ({"compress_ratios": [0, 0, 2, 2, 1, 1, 1, 1, 0]}, "compress ratio differs"),
     ({"compress_ratios": [0, 0, 2, 2]}, "compress_ratios"),
     ({"hidden_size": 100}, "hidden_size"),
