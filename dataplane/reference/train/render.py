@@ -32,14 +32,16 @@ class Message:
 
 @dataclass
 class Conversation:
-    """`effort` applies in thinking mode only. `keep_reasoning` says whether earlier turns keep it."""
+    """`effort` applies in thinking mode only. `history` says what becomes of the reasoning of turns
+    before the last user message: keep, drop (no thinking header; with tools it is kept all the
+    same), or blank (clients that do not send it back: an empty thought)."""
 
     messages: list[Message]
     thinking: bool = False
     effort: int = 75
     tools: list[dict] = field(default_factory=list)
     json_object: bool = False
-    keep_reasoning: bool = True
+    history: str = "keep"
 
 
 # A segment is (text, is_control, is_target).
@@ -129,11 +131,13 @@ def _system_segments(conversation: Conversation, content: str) -> list[Segment]:
     return out
 
 
-def _assistant_segments(message: Message, thinking: bool, keep: bool) -> list[Segment]:
+def _assistant_segments(message: Message, thinking: bool, history: str) -> list[Segment]:
     out: list[Segment] = [(ASSISTANT, True, False)]
     target = message.trained
-    if thinking and keep:
+    if thinking and history == "keep":
         out += [(THINK, True, False), (message.reasoning, False, target), (THINK_END, True, target)]
+    elif thinking and history == "blank":
+        out += [(THINK, True, False), (THINK_END, True, False)]
     else:
         out.append((THINK_END, True, False))
     out.append((message.content, False, target))
@@ -169,8 +173,10 @@ def segments(conversation: Conversation, generate: bool = False) -> list[Segment
         if message.role == "system":
             out += [(SYSTEM, True, False), (message.content, False, False)]
         elif message.role == "assistant":
-            keep = conversation.keep_reasoning or bool(conversation.tools) or i > last_user
-            out += _assistant_segments(message, conversation.thinking, keep)
+            history = conversation.history
+            if i > last_user or (conversation.tools and history == "drop"):
+                history = "keep"
+            out += _assistant_segments(message, conversation.thinking, history)
         else:
             raise ValueError(f"unknown role {message.role!r}")
     if generate:

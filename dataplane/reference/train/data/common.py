@@ -52,8 +52,8 @@ def make(rng: random.Random, messages: list[Message], **options) -> Conversation
     """A conversation in a random mode; reasoning is rendered in thinking mode only."""
     lead = [] if messages[0].role == "system" else system(rng)
     options.setdefault("thinking", rng.random() < 0.5)
-    return Conversation(lead + messages, effort=effort(rng), keep_reasoning=rng.random() < 0.5,
-                        **options)
+    history = rng.choice(("keep", "drop", "blank"))
+    return Conversation(lead + messages, effort=effort(rng), history=history, **options)
 
 
 def ask(rng: random.Random, user: str, thought: str, answer: str, **options) -> Conversation:
