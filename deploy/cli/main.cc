@@ -1,0 +1,54 @@
+// `millrace`: the command people type. Reads the surroundings and the arguments, then runs one
+// command to its end.
+
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <system_error>
+#include <variant>
+
+#include "deploy/cli/arguments.h"
+#include "deploy/cli/commands.h"
+
+namespace {
+
+namespace cli = millrace::deploy::cli;
+
+std::string environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+cli::Surroundings look_around() {
+  std::error_code ignored;  // without /proc, --model and the other programs must be on hand
+  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", ignored);
+  return {.program_dir = program.parent_path().string(),
+          .working_dir = std::filesystem::current_path(ignored).string(),
+          .data_dir_env = environment("MILLRACE_DATA_DIR"),
+          .state_home_env = environment("XDG_STATE_HOME"),
+          .home_env = environment("HOME")};
+}
+
+struct Run {
+  const cli::Terminal& terminal;
+  int operator()(const cli::UpOptions& options) const { return run_up(options, terminal); }
+  int operator()(const cli::DownOptions& options) const { return run_down(options, terminal); }
+  int operator()(const cli::StatusOptions& options) const { return run_status(options, terminal); }
+  int operator()(const cli::ChatOptions& options) const { return run_chat(options, terminal); }
+  int operator()(const cli::CompleteOptions& options) const {
+    return run_complete(options, terminal);
+  }
+  int operator()(const cli::BenchOptions& options) const {
+    return run_bench_serve(options, terminal);
+  }
+  int operator()(const cli::EvalOptions& options) const { return run_eval(options, terminal); }
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const cli::Parsed parsed = cli::parse_arguments(argc, argv, look_around());
+  if (!parsed.command) return parsed.exit_status;
+  const cli::Terminal terminal = cli::Terminal::detect();
+  return std::visit(Run{terminal}, *parsed.command);
+}
