@@ -131,6 +131,20 @@ class Checker:
             if Path(path).suffix in CODE_SUFFIXES:
                 self.includes[path] = INCLUDE.findall(self.read(path))
         self.target_of = {f: t for t in self.targets.values() for f in t.files}
+        self.includers = {}  # path -> the files that include it
+        for path, includes in self.includes.items():
+            for _, included in includes:
+                self.includers.setdefault(included, []).append(path)
+        self.adopt_unlisted_headers()
+
+    def adopt_unlisted_headers(self):
+        """Gives a header that no target lists, as tests have them, to the target that includes it."""
+        todo = [h for h in self.includes if h.endswith(".h") and h not in self.target_of]
+        for _ in range(len(todo)):  # as often as headers can include one another
+            for header in todo:
+                for includer in self.includers.get(header, []):
+                    if header not in self.target_of and includer in self.target_of:
+                        self.target_of[header] = self.target_of[includer]
 
     def read(self, path):
         return (self.root / path).read_text(encoding="utf-8", errors="replace")
@@ -218,8 +232,12 @@ class Checker:
             self.report(path, f"<{included}> belongs to no known package; give it a home in rules.HOMES")
 
     def check_heavy(self, path, is_heavy, included):
-        if is_heavy and path.endswith(".h") and path not in rules.HEAVY_HEADER_HOMES:
-            self.report(path, f"{included} is slow to compile and belongs in .cc files")
+        if not is_heavy or not path.endswith(".h") or path in rules.HEAVY_HEADER_HOMES:
+            return
+        folder = str(Path(path).parent)
+        others = [i for i in self.includers.get(path, []) if not matches(i, folder)]
+        if others:
+            self.report(path, f"includes {included}, which is slow to compile, and {others[0]} includes it")
 
     def check_file(self, path):
         if path.endswith(".h") and not re.search(r"^#pragma once$", self.read(path), re.MULTILINE):

@@ -62,6 +62,7 @@ HOMES = {
     "zlib.h": ("zlib", ["deploy/cli"]),
     "benchmark/": ("Google Benchmark", ["tests/bench"]),
     "immintrin.h": ("x86 intrinsics", ["dataplane/engine", "storage/ec"]),
+    "nmmintrin.h": ("x86 intrinsics", ["dataplane/transfer", "storage/ec"]),
 }
 
 # GoogleTest is for tests alone: files named so, and the tests folder.
@@ -76,7 +77,8 @@ SYSTEM_HEADERS = {
     "stdlib.h", "string.h", "termios.h", "time.h", "ucontext.h", "unistd.h",
 }
 
-# These take seconds to compile: a header that includes one makes every includer pay.
+# These take seconds to compile: a header that includes one makes every includer pay. It may do so only
+# when no other module includes it.
 HEAVY_PREFIXES = ["grpc", "boost/", "cpprest/", "pplx/", "nlohmann/", "torch/", "spdlog/", "CLI/"]
 HEAVY_OWN_HEADERS = {"common/json.h", "api/proto/engine.grpc.pb.h"}
 # The one header whose purpose is to be the home of a heavy one.

@@ -126,11 +126,26 @@ class CheckerNotices(unittest.TestCase):
             "agent/CMakeLists.txt": module("agent", "", "a.cc"),
         }, "belongs to no known package")
 
-    def test_a_heavy_header_in_a_header(self):
-        self.assert_one({
+    def test_a_heavy_header_that_leaves_its_module(self):
+        files = {
             "common/http/a.h": HEADER + "#include <boost/asio.hpp>\n",
-            "common/http/CMakeLists.txt": module("common_http", "a.h"),
-        }, "belongs in .cc files")
+            "common/http/a.cc": '#include "common/http/a.h"\n',
+            "common/http/CMakeLists.txt": module("common_http", "a.h", "a.cc"),
+        }
+        self.assertEqual(problems_of(files), [])
+        files["agent/b.cc"] = '#include "common/http/a.h"\n'
+        files["agent/CMakeLists.txt"] = module("agent", "", "b.cc", "common_http")
+        self.assert_one(files, "boost/asio.hpp, which is slow to compile, and agent/b.cc includes it")
+
+    def test_an_unlisted_header_belongs_to_the_test_that_includes_it(self):
+        files = {
+            "agent/support.h": HEADER,
+            "agent/a_test.cc": '#include "agent/support.h"\n',
+            "agent/CMakeLists.txt": "millrace_test(agent_test\n  SOURCES a_test.cc)\n",
+        }
+        self.assertEqual(problems_of(files), [])
+        files["agent/a_test.cc"] = ""
+        self.assert_one(files, "agent/support.h", "in no CMake target")
 
     def test_gtest_outside_tests(self):
         self.assert_one({
