@@ -48,7 +48,7 @@ struct SequencePlan {
   int write_floor =
       0;  ///< global entries of positions below it are used as they are, never written
   /// Tokens of [0, compute_start): n-gram lookups of the first rows read them. Copied by create().
-  std::span<const TokenId> prefix_tokens;
+  std::span<const TokenId> prefix_tokens = {};
 };
 
 /// Consecutive tokens of one sequence, at its next positions.
