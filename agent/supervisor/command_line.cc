@@ -1,0 +1,60 @@
+#include "agent/supervisor/command_line.h"
+
+#include "common/str_cat.h"
+
+namespace millrace::agent::supervisor {
+namespace {
+
+using api::admin::ProcessRole;
+using api::admin::ProcessSpec;
+
+void add(std::vector<std::string>& arguments, std::string name, std::string value) {
+  arguments.push_back(std::move(name));
+  arguments.push_back(std::move(value));
+}
+
+/// A size that is 0 is the worker's own default.
+void add_size(std::vector<std::string>& arguments, std::string name, std::int64_t size) {
+  if (size > 0) add(arguments, std::move(name), str_cat(size));
+}
+
+std::vector<std::string> entrypoint_arguments(const ProcessSpec& spec, const NodeSettings& node) {
+  std::vector<std::string> arguments;
+  add(arguments, "--listen", spec.listen);
+  add(arguments, "--controller", node.controller_url);
+  add(arguments, "--model", spec.model_dir);
+  add(arguments, "--model-id", spec.model_id);
+  add(arguments, "--entrypoint-id", spec.worker_id);
+  return arguments;
+}
+
+std::vector<std::string> worker_arguments(const ProcessSpec& spec, const NodeSettings& node) {
+  std::vector<std::string> arguments;
+  add(arguments, "--role", std::string(api::admin::process_role_name(spec.role)));
+  add(arguments, "--model", spec.model_dir);
+  add(arguments, "--model-id", spec.model_id);
+  add(arguments, "--worker-id", spec.worker_id);
+  add(arguments, "--host-id", node.host_id);
+  add(arguments, "--listen", str_cat(node.listen_host, ":0"));
+  add(arguments, "--metrics", str_cat(node.listen_host, ":0"));
+  if (!spec.engine.empty()) add(arguments, "--engine", spec.engine);
+  add_size(arguments, "--kv-blocks", spec.kv_blocks);
+  add_size(arguments, "--max-sequences", spec.max_sequences);
+  add_size(arguments, "--step-rows", spec.step_rows);
+  return arguments;
+}
+
+}  // namespace
+
+CommandLine command_line(const ProcessSpec& spec, const NodeSettings& node,
+                         const std::string& ready_file) {
+  const bool is_entrypoint = spec.role == ProcessRole::kEntrypoint;
+  CommandLine line;
+  line.program = str_cat(node.bin_dir, is_entrypoint ? "/millrace-entrypoint" : "/millrace-worker");
+  line.arguments = is_entrypoint ? entrypoint_arguments(spec, node) : worker_arguments(spec, node);
+  add(line.arguments, "--ready-file", ready_file);
+  add(line.arguments, "--log-level", node.log_level);
+  return line;
+}
+
+}  // namespace millrace::agent::supervisor

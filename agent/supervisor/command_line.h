@@ -1,0 +1,29 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "api/admin/process.h"
+
+namespace millrace::agent::supervisor {
+
+/// What all processes of a node share.
+struct NodeSettings {
+  std::string node_id;
+  std::string host_id;
+  std::string listen_host;     ///< workers listen there, on any free port
+  std::string controller_url;  ///< for entrypoints
+  std::string bin_dir;         ///< where the programs are
+  std::string log_level;
+};
+
+struct CommandLine {
+  std::string program;
+  std::vector<std::string> arguments;
+};
+
+/// How a process with this spec is started.
+CommandLine command_line(const api::admin::ProcessSpec& spec, const NodeSettings& node,
+                         const std::string& ready_file);
+
+}  // namespace millrace::agent::supervisor
