@@ -14,6 +14,7 @@
 
 #include "api/admin/process.h"
 #include "common/annotate.h"
+#include "common/hex.h"
 #include "common/mapped_file.h"
 #include "common/process/child_process.h"
 #include "common/status_macros.h"
@@ -144,6 +145,17 @@ absl::Status check_model_folder(const UpOptions& options) {
   return absl::OkStatus();
 }
 
+/// A name of this machine that two clusters on it do not share: "local-" and the FNV-1a hash of the
+/// data folder.
+std::string node_id_of(const std::string& data_dir) {
+  std::uint32_t hash = 2166136261u;
+  for (char c : data_dir) hash = (hash ^ static_cast<unsigned char>(c)) * 16777619u;
+  const std::array<std::uint8_t, 4> bytes = {
+      static_cast<std::uint8_t>(hash >> 24), static_cast<std::uint8_t>(hash >> 16),
+      static_cast<std::uint8_t>(hash >> 8), static_cast<std::uint8_t>(hash)};
+  return str_cat("local-", to_hex(bytes));
+}
+
 absl::StatusOr<std::string> find_address(std::string_view flag, const std::string& wanted) {
   absl::StatusOr<std::string> address = find_listen_address(wanted);
   if (absl::IsAlreadyExists(address.status())) {
@@ -261,29 +273,31 @@ absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::start(const UpOption
 
   std::string model_id = options.model_id;
   if (model_id.empty()) model_id = std::filesystem::path(options.model_dir).filename().string();
-  auto impl = std::unique_ptr<Impl>(new Impl{
-      .lock = *std::move(lock),
-      .record = {.entrypoint = entrypoint,
-                 .controller = controller,
-                 .data_dir = options.data_dir,
-                 .model_dir = options.model_dir,
-                 .pids = {}},
-      .desired = {.prefill = options.prefill,
-                  .decode = options.decode,
-                  .entrypoint = 1,
-                  .model_dir = options.model_dir,
-                  .model_id = model_id,
-                  .engine = options.engine,
-                  .entrypoint_listen = entrypoint,
-                  .kv_blocks = options.kv_blocks,
-                  .max_sequences = options.max_sequences},
-      .controller = Impl::make_server(
-          options, "controller",
-          {"--listen", controller, "--data-dir", options.data_dir + "/controller"}),
-      .agent = Impl::make_server(options, "agent",
-                                 {"--controller", str_cat("http://", controller), "--listen",
-                                  "127.0.0.1:0", "--data-dir", options.data_dir}),
-      .admin = AdminClient(controller)});
+  auto impl = std::unique_ptr<Impl>(
+      new Impl{.lock = *std::move(lock),
+               .record = {.entrypoint = entrypoint,
+                          .controller = controller,
+                          .data_dir = options.data_dir,
+                          .model_dir = options.model_dir,
+                          .pids = {}},
+               .desired = {.prefill = options.prefill,
+                           .decode = options.decode,
+                           .entrypoint = 1,
+                           .model_dir = options.model_dir,
+                           .model_id = model_id,
+                           .engine = options.engine,
+                           .entrypoint_listen = entrypoint,
+                           .kv_blocks = options.kv_blocks,
+                           .max_sequences = options.max_sequences},
+               .controller = Impl::make_server(
+                   options, "controller",
+                   {"--listen", controller, "--data-dir", options.data_dir + "/controller"}),
+               .agent = Impl::make_server(
+                   options, "agent",
+                   {"--controller", str_cat("http://", controller), "--node-id",
+                    node_id_of(options.data_dir), "--listen", "127.0.0.1:0", "--data-dir",
+                    options.data_dir + "/agent", "--bin-dir", options.program_dir}),
+               .admin = AdminClient(controller)});
   auto cluster = std::unique_ptr<LocalCluster>(new LocalCluster(std::move(impl)));
   absl::Status status = cluster->impl_->start_servers(signal, reporter);
   if (status.ok()) status = cluster->impl_->wait_until_ready(options.wait_s, signal, reporter);

@@ -1,0 +1,150 @@
+"""Bad input gets an error in OpenAI's shape that names the field; overload is told at once, never by a hang."""
+
+import json
+import time
+import unittest
+
+from client import Stream, connect, finish, model_of, post, run_streams
+from cluster import SLOWNESS, ClusterTest, wait_until
+
+USER = [{"role": "user", "content": "Hi"}]
+
+# (what is changed in a good request, the field that the error must name)
+BAD_CHAT = [
+    ({"messages": None}, "messages"),
+    ({"messages": []}, "messages"),
+    ({"messages": "Hi"}, "messages"),
+    ({"messages": ["Hi"]}, "messages[0]"),
+    ({"messages": [{"content": "Hi"}]}, "messages[0].role"),
+    ({"messages": [{"role": "wizard", "content": "Hi"}]}, "messages[0].role"),
+    ({"messages": [{"role": "user"}]}, "messages[0].content"),
+    ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
+    ({"temperature": -0.1}, "temperature"),
+    ({"temperature": 2.1}, "temperature"),
+    ({"temperature": "hot"}, "temperature"),
+    ({"top_p": 1.5}, "top_p"),
+    ({"top_p": -1}, "top_p"),
+    ({"top_k": -2}, "top_k"),
+    ({"min_p": 2}, "min_p"),
+    ({"presence_penalty": 3}, "presence_penalty"),
+    ({"frequency_penalty": -3}, "frequency_penalty"),
+    ({"max_tokens": 0}, "max_tokens"),
+    ({"max_tokens": 1.5}, "max_tokens"),
+    ({"max_completion_tokens": -1}, "max_completion_tokens"),
+    ({"n": 2}, "n"),
+    ({"seed": "x"}, "seed"),
+    ({"stop": 5}, "stop"),
+    ({"stop": [""]}, "stop"),
+    ({"logit_bias": {"x": 1}}, "logit_bias"),
+    ({"logit_bias": {"3": 101}}, "logit_bias"),
+    ({"stream": "yes"}, "stream"),
+    ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+    ({"response_format": {"type": "json_object"}}, "response_format"),
+    ({"thinking": {"type": "maybe"}}, "thinking.type"),
+    ({"reasoning_effort": "extreme"}, "reasoning_effort"),
+]
+
+BAD_COMPLETION = [
+    ({"prompt": None}, "prompt"),
+    ({"prompt": []}, "prompt"),
+    ({"prompt": ["a", "b"]}, "prompt"),
+    ({"prompt": [0, -1]}, "prompt[1]"),
+    ({"prompt": [0, 10 ** 9]}, "prompt[1]"),
+    ({"prompt": {"text": "a"}}, "prompt"),
+    ({"suffix": "b"}, "suffix"),
+    ({"best_of": 3}, "best_of"),
+    ({"echo_ids": 1}, "echo_ids"),
+    ({"logprobs": 1000}, "logprobs"),
+]
+
+
+class BadInput(ClusterTest):
+    def setUp(self):
+        self.address = self.cluster.entrypoint
+        self.model = model_of(self.address)
+
+    def assert_error(self, answer, status, param=None):
+        got_status, headers, body = answer
+        self.assertEqual(got_status, status, body)
+        self.assertEqual(set(body), {"error"})
+        self.assertEqual(set(body["error"]), {"message", "type", "param", "code"})
+        self.assertTrue(body["error"]["message"])
+        self.assertTrue(body["error"]["type"])
+        if param:
+            self.assertEqual(body["error"]["param"], param, body)
+        return headers, body["error"]
+
+    def test_fields_of_chat(self):
+        good = {"model": self.model, "messages": USER, "max_tokens": 4}
+        for change, param in BAD_CHAT:
+            with self.subTest(change=change):
+                self.assert_error(post(self.address, "/v1/chat/completions", {**good, **change}), 400, param)
+        self.assertEqual(post(self.address, "/v1/chat/completions", good)[0], 200)
+
+    def test_fields_of_completions(self):
+        good = {"model": self.model, "prompt": [0, 300], "max_tokens": 4}
+        for change, param in BAD_COMPLETION:
+            with self.subTest(change=change):
+                self.assert_error(post(self.address, "/v1/completions", {**good, **change}), 400, param)
+        self.assertEqual(post(self.address, "/v1/completions", good)[0], 200)
+
+    def test_what_is_no_json_object(self):
+        for body in ("", "{", '{"model": ', "[]", "null", '"text"', b"\xff\xfe", '{"a":' * 200):
+            with self.subTest(body=body[:20]):
+                self.assert_error(post(self.address, "/v1/chat/completions", body), 400)
+
+    def test_another_model(self):
+        for change in ({"model": "no-such-model"}, {"model": None}, {"model": 5}):
+            with self.subTest(change=change):
+                status = 404 if change["model"] == "no-such-model" else 400
+                self.assert_error(post(self.address, "/v1/chat/completions", {"messages": USER, **change}),
+                                  status, "model")
+
+    def test_an_over_long_prompt(self):
+        prompt = [0] + [300] * 200_000
+        self.assert_error(post(self.address, "/v1/completions", {"model": self.model, "prompt": prompt}), 400)
+
+    def test_a_body_over_the_limit(self):
+        body = json.dumps({"model": self.model, "prompt": "x" * (9 << 20)})
+        self.assert_error(post(self.address, "/v1/completions", body), 413)
+
+    def test_unknown_paths_and_methods(self):
+        for method, path, status in (("GET", "/v1/nothing", 404), ("GET", "/v1/completions", 405)):
+            connection = connect(self.address)
+            connection.request(method, path)
+            answer = connection.getresponse()
+            self.assertEqual(answer.status, status)
+            self.assertTrue(json.load(answer)["error"]["message"])
+            connection.close()
+
+
+class NoEngine(ClusterTest):
+    """What happens to requests while no worker can take them."""
+
+    def test_new_requests_are_refused_at_once_and_accepted_ones_wait(self):
+        address = self.cluster.entrypoint
+        body = {"model": model_of(address), "prompt": "The old mill turns. " * 20, "max_tokens": 200,
+                "ignore_eos": True, "temperature": 0}
+        expected = run_streams(address, [body])[0].ids
+        accepted = Stream(address, body)
+        accepted.start()
+        wait_until(lambda: len(accepted.ids) >= 5 or accepted.error, 30, "a running stream")
+        pids = {role: self.cluster.kill(role) for role in ("prefill", "decode")}
+
+        def refused():
+            start = time.monotonic()
+            status, headers, answer = post(address, "/v1/completions", dict(body, max_tokens=1))
+            if status == 503:
+                self.assertLess(time.monotonic() - start, 1.0 * SLOWNESS)
+                self.assertGreater(int({k.lower(): v for k, v in headers.items()}["retry-after"]), 0)
+                self.assertTrue(answer["error"]["message"])
+            return status == 503
+        wait_until(refused, 5, "a 503 while no worker runs")
+        self.assertEqual(finish([accepted])[0].ids, expected)
+        for role, pid in pids.items():
+            self.cluster.wait_for_restart(role, pid)
+        self.assertEqual(post(address, "/v1/completions", dict(body, max_tokens=1))[0], 200)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
