@@ -173,6 +173,8 @@ void Controller::note_transitions(const NodeRecord& before,
   if (!before.is_alive) note("node_returned", before.node_id);
   if (heartbeat.is_leaving) note("node_left", before.node_id);
   for (const ProcessReport& report : heartbeat.processes) {
+    // The first report after a controller's start brings no news of processes it knew before.
+    if (!before.has_reported && is_known_run(report)) continue;
     const auto old = std::find_if(
         before.processes.begin(), before.processes.end(),
         [&](const ProcessReport& candidate) { return candidate.worker_id == report.worker_id; });
@@ -182,6 +184,15 @@ void Controller::note_transitions(const NodeRecord& before,
       note(std::string(kind), report.worker_id, transition_detail(before.node_id, report));
     }
   }
+}
+
+bool Controller::is_known_run(const ProcessReport& report) const {
+  return report.state == ProcessState::kReady &&
+         std::any_of(state_.placements.begin(), state_.placements.end(),
+                     [&](const Placement& placement) {
+                       return placement.worker_id == report.worker_id &&
+                              placement.incarnation == report.incarnation;
+                     });
 }
 
 /// Keeps how long each node with placements has been away, and which are lost by that.

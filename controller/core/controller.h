@@ -83,6 +83,7 @@ class Controller {
   void raise_epoch(std::uint64_t reported);
   void note_transitions(const membership::NodeRecord& before,
                         const api::admin::Heartbeat& heartbeat);
+  bool is_known_run(const api::admin::ProcessReport& report) const;
   void observe_silence(TimePoint now);
   void reconcile_now(TimePoint now);
   void rebuild_view(TimePoint now);

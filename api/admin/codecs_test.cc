@@ -1,0 +1,340 @@
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "api/admin/cluster.h"
+#include "api/admin/id.h"
+#include "api/admin/node.h"
+#include "api/admin/process.h"
+#include "api/admin/view.h"
+#include "common/json.h"
+#include "common/str_cat.h"
+
+namespace millrace::api::admin {
+namespace {
+
+ProcessReport sample_report() {
+  ProcessReport report;
+  report.worker_id = "decode-3";
+  report.role = ProcessRole::kDecode;
+  report.state = ProcessState::kReady;
+  report.incarnation = 7;
+  report.pid = 4242;
+  report.address = "127.0.0.1:9001";
+  report.metrics_address = "127.0.0.1:9002";
+  report.model_id = "nano";
+  report.artifact_digest_hex = "00ff";
+  report.restarts = 2;
+  report.last_error = "exit code 1: tensor \"x\" is missing";
+  return report;
+}
+
+Heartbeat sample_heartbeat() {
+  Heartbeat heartbeat;
+  heartbeat.session_id = "12-34";
+  heartbeat.epoch = 5;
+  heartbeat.revision = 6;
+  heartbeat.is_leaving = true;
+  heartbeat.processes = {sample_report()};
+  return heartbeat;
+}
+
+HeartbeatReply sample_reply() {
+  HeartbeatReply reply;
+  reply.epoch = 5;
+  reply.revision = 9;
+  AssignedProcess process;
+  process.spec = {.worker_id = "prefill-0",
+                  .instance_id = "prefill-0",
+                  .role = ProcessRole::kPrefill,
+                  .model_dir = "/models/nano",
+                  .model_id = "nano",
+                  .engine = "rounding=off",
+                  .listen = "",
+                  .kv_blocks = 100,
+                  .max_sequences = 8,
+                  .step_rows = 256};
+  process.incarnation_floor = 11;
+  reply.assignment = {process};
+  return reply;
+}
+
+DesiredState sample_desired() {
+  return {.prefill = 2,
+          .decode = 3,
+          .entrypoint = 1,
+          .model_dir = "/models/nano",
+          .model_id = "nano",
+          .engine = "decoder_replay=off",
+          .entrypoint_listen = "127.0.0.1:9000",
+          .kv_blocks = 10,
+          .max_sequences = 20,
+          .step_rows = 30};
+}
+
+RoutingView sample_view() {
+  RoutingView view;
+  view.version = 12;
+  view.epoch = 3;
+  view.model_id = "nano";
+  view.artifact_digest_hex = "abcd";
+  view.workers.push_back({"decode-0", "decode-0", "n0", "h0", WorkerRole::kDecode,
+                          WorkerState::kReady, 4, "127.0.0.1:1"});
+  view.workers.push_back(
+      {"prefill-0", "prefill-0", "n1", "h1", WorkerRole::kPrefill, WorkerState::kStarting, 1, ""});
+  return view;
+}
+
+/// Every message in JSON form, with a parser that gives back its JSON form.
+struct Codec {
+  std::string name;
+  std::string json;
+  std::function<absl::StatusOr<std::string>(std::string_view)> reserialise;
+};
+
+template <typename T>
+Codec codec(std::string name, std::string json, absl::StatusOr<T> (*parse)(std::string_view)) {
+  return {std::move(name), std::move(json),
+          [parse](std::string_view text) -> absl::StatusOr<std::string> {
+            absl::StatusOr<T> value = parse(text);
+            if (!value.ok()) return value.status();
+            return to_json(*value);
+          }};
+}
+
+std::vector<Codec> codecs() {
+  const NodeJoin join = {.protocol_version = 1,
+                         .node_id = "n0",
+                         .host_id = "h0",
+                         .session_id = "1-2",
+                         .address = "127.0.0.1:5",
+                         .epoch = 4};
+  const NodeJoinReply join_reply = {.epoch = 4,
+                                    .heartbeat_interval = std::chrono::milliseconds(500),
+                                    .node_timeout = std::chrono::milliseconds(3000)};
+  const NodeInfo node = {.node_id = "n0",
+                         .host_id = "h0",
+                         .address = "127.0.0.1:5",
+                         .is_alive = true,
+                         .heartbeat_age = std::chrono::milliseconds(12),
+                         .processes = {sample_report()}};
+  const AgentState agent = {.node_id = "n0",
+                            .host_id = "h0",
+                            .epoch = 4,
+                            .is_connected = true,
+                            .processes = {sample_report()}};
+  InstanceInfo instance;
+  instance.instance_id = "decode-3";
+  instance.role = ProcessRole::kDecode;
+  instance.is_wanted = false;
+  instance.workers.push_back(
+      {"decode-3", "n0", "ready", 7, 4242, "127.0.0.1:1", "127.0.0.1:2", 2, "signal 9 (Killed)"});
+  const ReadyFile ready = {.pid = 1,
+                           .address = "127.0.0.1:1",
+                           .metrics_address = "127.0.0.1:2",
+                           .model_id = "nano",
+                           .artifact_digest_hex = "ab"};
+  const EventList events = {.oldest_id = 3,
+                            .events = {{3, 1700000000000, "node_joined", "n0", "agent at x"}}};
+  return {codec("join", to_json(join), &parse_node_join),
+          codec("join reply", to_json(join_reply), &parse_node_join_reply),
+          codec("heartbeat", to_json(sample_heartbeat()), &parse_heartbeat),
+          codec("heartbeat reply", to_json(sample_reply()), &parse_heartbeat_reply),
+          codec("nodes", to_json(std::vector<NodeInfo>{node}), &parse_nodes),
+          codec("agent state", to_json(agent), &parse_agent_state),
+          codec("desired", to_json(sample_desired()), &parse_desired_state),
+          codec("instances", to_json(std::vector<InstanceInfo>{instance}), &parse_instances),
+          codec("events", to_json(events), &parse_event_list),
+          codec("ready file", to_json(ready), &parse_ready_file),
+          codec("view", to_json(sample_view()), &parse_routing_view)};
+}
+
+TEST(AdminCodecs, EveryMessageSurvivesTheWayThere) {
+  for (const Codec& message : codecs()) {
+    absl::StatusOr<std::string> again = message.reserialise(message.json);
+    ASSERT_TRUE(again.ok()) << message.name << ": " << again.status();
+    EXPECT_EQ(*again, message.json) << message.name;
+  }
+}
+
+TEST(AdminCodecs, ParsedValuesEqualTheWrittenOnes) {
+  absl::StatusOr<Heartbeat> heartbeat = parse_heartbeat(to_json(sample_heartbeat()));
+  ASSERT_TRUE(heartbeat.ok());
+  ASSERT_EQ(heartbeat->processes.size(), 1u);
+  EXPECT_EQ(heartbeat->processes[0], sample_report());
+  absl::StatusOr<HeartbeatReply> reply = parse_heartbeat_reply(to_json(sample_reply()));
+  ASSERT_TRUE(reply.ok());
+  EXPECT_EQ(reply->assignment, sample_reply().assignment);
+  EXPECT_EQ(*parse_desired_state(to_json(sample_desired())), sample_desired());
+}
+
+TEST(AdminCodecs, AnAbsentAssignmentIsNotAnEmptyOne) {
+  HeartbeatReply reply = sample_reply();
+  reply.assignment.reset();
+  EXPECT_FALSE(parse_heartbeat_reply(to_json(reply))->assignment.has_value());
+  reply.assignment.emplace();
+  EXPECT_TRUE(parse_heartbeat_reply(to_json(reply))->assignment.has_value());
+}
+
+/// All members of all objects inside a value, as paths that Json::contains understands.
+void collect_members(const Json& value, const Json::json_pointer& at,
+                     std::vector<Json::json_pointer>& out) {
+  if (value.is_object()) {
+    for (const auto& [key, member] : value.items()) {
+      out.push_back(at / key);
+      collect_members(member, at / key, out);
+    }
+  } else if (value.is_array()) {
+    for (std::size_t index = 0; index < value.size(); ++index) {
+      collect_members(value[index], at / index, out);
+    }
+  }
+}
+
+TEST(AdminCodecs, AMemberOfAnotherTypeIsRefusedByName) {
+  for (const Codec& message : codecs()) {
+    const Json good = *parse_json(message.json);
+    std::vector<Json::json_pointer> members;
+    collect_members(good, Json::json_pointer(), members);
+    ASSERT_FALSE(members.empty());
+    for (const Json::json_pointer& member : members) {
+      Json bad = good;
+      // No member of any message is an array of numbers.
+      bad[member] = Json::array({1.5});
+      const absl::Status status = message.reserialise(dump_json(bad)).status();
+      EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument)
+          << message.name << " " << member.to_string();
+      EXPECT_NE(std::string(message_of(status)).find(member.back()), std::string::npos)
+          << message.name << ": " << status;
+    }
+  }
+}
+
+TEST(AdminCodecs, AnUnknownMemberIsRefusedByName) {
+  for (const Codec& message : codecs()) {
+    Json bad = *parse_json(message.json);
+    bad["surprise"] = 1;
+    const absl::Status status = message.reserialise(dump_json(bad)).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << message.name;
+    EXPECT_NE(std::string(message_of(status)).find("surprise"), std::string::npos) << status;
+  }
+}
+
+TEST(AdminCodecs, NestedErrorsSayWhere) {
+  Json bad = *parse_json(to_json(sample_heartbeat()));
+  bad["processes"][0]["state"] = "sleeping";
+  EXPECT_EQ(message_of(parse_heartbeat(dump_json(bad)).status()),
+            "\"processes[0].state\": unknown process state \"sleeping\"; one of: starting, ready, "
+            "draining, backoff, failing");
+}
+
+TEST(AdminCodecs, DesiredStateRefusesWhatCannotBe) {
+  const std::pair<const char*, Json> cases[] = {{"prefill", -1},
+                                                {"decode", kMaxWorkersPerRole + 1},
+                                                {"entrypoint", 2},
+                                                {"model_dir", ""},
+                                                {"model_dir", "relative/path"},
+                                                {"model_id", ""},
+                                                {"kv_blocks", -1},
+                                                {"kv_blocks", 1.5},
+                                                {"max_sequences", "8"},
+                                                {"step_rows", true},
+                                                {"prefill", nullptr}};
+  for (const auto& [key, value] : cases) {
+    Json bad = *parse_json(to_json(sample_desired()));
+    bad[key] = value;
+    const absl::Status status = parse_desired_state(dump_json(bad)).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << key;
+    EXPECT_NE(std::string(message_of(status)).find(key), std::string::npos) << status;
+  }
+  for (const char* key : {"prefill", "decode", "entrypoint", "model_dir", "model_id"}) {
+    Json bad = *parse_json(to_json(sample_desired()));
+    bad.erase(key);
+    const absl::Status status = parse_desired_state(dump_json(bad)).status();
+    EXPECT_NE(std::string(message_of(status)).find(key), std::string::npos) << status;
+  }
+}
+
+TEST(AdminCodecs, NumbersThatAreNotExactAreRefused) {
+  for (const char* number : {"-1", "1.0", "9007199254740993", "18446744073709551616", "1e3"}) {
+    const std::string text =
+        str_cat(R"({"epoch":)", number, R"(,"heartbeat_interval_ms":1,"node_timeout_ms":1})");
+    EXPECT_FALSE(parse_node_join_reply(text).ok()) << number;
+  }
+  EXPECT_TRUE(parse_node_join_reply(
+                  R"({"epoch":9007199254740992,"heartbeat_interval_ms":1,"node_timeout_ms":1})")
+                  .ok());
+}
+
+TEST(AdminCodecs, IdsThatCouldBePathsAreRefused) {
+  for (const char* id : {"", "..", "../x", "a/b", "-x", ".x", "a b", "\xc3\xa9", "a\n"}) {
+    EXPECT_FALSE(is_plain_id(id)) << id;
+    Json join = *parse_json(R"({"protocol_version":1,"node_id":"n","host_id":"h",)"
+                            R"("session_id":"s","address":"a:1","epoch":0})");
+    join["node_id"] = id;
+    EXPECT_FALSE(parse_node_join(dump_json(join)).ok()) << id;
+  }
+  EXPECT_FALSE(is_plain_id(std::string(65, 'a')));
+  EXPECT_TRUE(is_plain_id(std::string(64, 'a')));
+  EXPECT_TRUE(is_plain_id("node-7.rack_2"));
+}
+
+TEST(AdminCodecs, AViewOutOfOrderIsRefused) {
+  RoutingView view = sample_view();
+  std::swap(view.workers[0], view.workers[1]);
+  EXPECT_FALSE(parse_routing_view(to_json(view)).ok());
+  view.workers[0] = view.workers[1];
+  EXPECT_FALSE(parse_routing_view(to_json(view)).ok());
+}
+
+TEST(AdminCodecs, NamesAndValuesAreInverse) {
+  for (ProcessRole role : {ProcessRole::kPrefill, ProcessRole::kDecode, ProcessRole::kEntrypoint}) {
+    EXPECT_EQ(*parse_process_role(process_role_name(role)), role);
+  }
+  for (ProcessState state : {ProcessState::kStarting, ProcessState::kReady, ProcessState::kDraining,
+                             ProcessState::kBackoff, ProcessState::kFailing}) {
+    EXPECT_EQ(*parse_process_state(process_state_name(state)), state);
+  }
+  for (WorkerRole role : {WorkerRole::kPrefill, WorkerRole::kDecode}) {
+    EXPECT_EQ(*parse_role(role_name(role)), role);
+  }
+  for (WorkerState state : {WorkerState::kStarting, WorkerState::kReady, WorkerState::kDraining}) {
+    EXPECT_EQ(*parse_worker_state(worker_state_name(state)), state);
+  }
+  EXPECT_FALSE(parse_role("entrypoint").ok());
+  EXPECT_FALSE(parse_worker_state("Ready").ok());
+}
+
+/// Damaged bytes are refused or parsed, never anything else; what is parsed is valid again.
+TEST(AdminCodecs, DamagedBytesNeverCrash) {
+  for (std::uint32_t seed = 0; seed < 200; ++seed) {
+    std::mt19937 random(seed);
+    for (const Codec& message : codecs()) {
+      std::string text = message.json;
+      const int damages = 1 + static_cast<int>(random() % 3);
+      for (int damage = 0; damage < damages && !text.empty(); ++damage) {
+        const std::size_t at = random() % text.size();
+        switch (random() % 3) {
+          case 0:
+            text[at] = static_cast<char>(random());
+            break;
+          case 1:
+            text.erase(at, 1 + random() % 5);
+            break;
+          default:
+            text.insert(at, text.substr(random() % text.size(), random() % 20));
+        }
+      }
+      absl::StatusOr<std::string> result = message.reserialise(text);
+      if (result.ok()) {
+        EXPECT_TRUE(message.reserialise(*result).ok()) << "seed " << seed << ": " << text;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace millrace::api::admin
