@@ -1,0 +1,117 @@
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/time_point.h"
+#include "common/types.h"
+#include "dataplane/sampling/params.h"
+#include "dataplane/sampling/sampler.h"
+#include "dataplane/transfer/handover.h"
+#include "dataplane/transfer/kv_client.h"
+
+// The values that move between a worker's threads. The engine thread gets Commands and gives out
+// Events; the wire (wire.h) and the sockets (worker_server.h) are somebody else's business.
+
+namespace millrace::dataplane::worker {
+
+enum class Role { kPrefill, kDecode };
+
+/// One Connect stream of an entrypoint; never used twice in a process.
+using StreamId = std::uint64_t;
+
+/// A request and the attempt to serve it, as its entrypoint names it.
+struct RequestKey {
+  std::string request_id;
+  std::uint32_t attempt = 0;
+
+  friend auto operator<=>(const RequestKey&, const RequestKey&) = default;
+};
+
+/// What both kinds of work need. tokens = the prompt, then what was generated; all of it absolute,
+/// so that any worker can go on where another stopped.
+struct RequestSpec {
+  StreamId stream = 0;
+  RequestKey key;
+  std::vector<TokenId> tokens;
+  int prompt_tokens = 0;
+  sampling::SamplingParams sampling;
+  TimePoint deadline;
+};
+
+struct OpenStream {
+  StreamId stream = 0;
+};
+/// Run all tokens, choose the next one, hand over.
+struct StartPrefill {
+  RequestSpec spec;
+};
+/// Bring in the KV of all tokens but the last, which has none yet, and go on from there.
+struct StartDecode {
+  RequestSpec spec;
+  transfer::Handover handover;
+};
+/// Ends a request wherever it is; no event answers. export_id 0: none is named.
+struct Cancel {
+  StreamId stream = 0;
+  RequestKey key;
+  std::uint64_t export_id = 0;
+};
+/// The stream is gone: everything that came over it ends.
+struct CloseStream {
+  StreamId stream = 0;
+};
+struct ImportDone {
+  std::uint64_t request = 0;
+  absl::StatusOr<transfer::KvBytes> bytes;
+};
+/// Refuse new requests from now on.
+struct BeginDrain {};
+
+using Command = std::variant<OpenStream, StartPrefill, StartDecode, Cancel, CloseStream, ImportDone,
+                             BeginDrain>;
+
+enum class FinishReason { kNone, kStop, kLength };
+
+/// The first token. With a finish reason there is no hand-over.
+struct Prefilled {
+  sampling::Sample token;
+  FinishReason finish = FinishReason::kNone;
+  std::optional<transfer::Handover> handover;
+};
+struct Sampled {
+  sampling::Sample token;
+  FinishReason finish = FinishReason::kNone;
+};
+struct Failed {
+  absl::Status status;
+};
+
+struct Event {
+  RequestKey key;
+  std::variant<Prefilled, Sampled, Failed> what;
+};
+
+struct Load {
+  int running = 0;
+  int waiting = 0;
+  std::int64_t waiting_tokens = 0;
+  int kv_blocks_used = 0;
+  int kv_blocks_total = 0;
+  bool is_draining = false;
+};
+
+/// What one stream is told after a turn of the engine.
+struct StreamBatch {
+  StreamId stream = 0;
+  std::vector<Event> events;
+  std::uint64_t started_requests = 0;  ///< Start commands of this stream taken up so far
+};
+
+}  // namespace millrace::dataplane::worker

@@ -1,0 +1,144 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "dataplane/engine/engine.h"
+#include "dataplane/sampling/sampler.h"
+#include "dataplane/scheduler/scheduler.h"
+#include "dataplane/transfer/export_table.h"
+#include "dataplane/worker/command.h"
+
+namespace millrace::dataplane::worker {
+
+struct CoreConfig {
+  Role role = Role::kPrefill;
+  std::string worker_id;
+  std::string host_id;
+  std::string transfer_address;     ///< host:port under which others fetch our exports
+  std::vector<TokenId> eos_tokens;  ///< end a text unless the request ignores them
+  scheduler::SchedulerLimits limits;
+};
+
+/// KV to be fetched for an admitted request. Whoever takes the job answers with ImportDone, unless
+/// the flag is set by then.
+struct ImportJob {
+  std::uint64_t request = 0;
+  transfer::Handover handover;
+  TimePoint deadline;
+  std::shared_ptr<transfer::CancelFlag> cancel;
+};
+
+/// A source that may drop its copy.
+struct ReleaseJob {
+  std::string source_address;
+  std::uint64_t export_id = 0;
+};
+
+/// What a turn did, for metrics.
+struct TurnCounts {
+  int prefill_rows = 0;
+  int decode_rows = 0;
+  int sampled_tokens = 0;
+  int cancelled_requests = 0;
+  int imports_mapped = 0;
+  int imports_streamed = 0;
+  int exports = 0;
+  int expired_exports = 0;
+  std::vector<absl::StatusCode> failures;
+};
+
+/// Everything a turn wants done.
+struct TurnOutput {
+  std::vector<StreamBatch> batches;  ///< one per open stream, by stream id; events may be empty
+  std::vector<ImportJob> imports;
+  std::vector<ReleaseJob> releases;
+  TurnCounts counts;
+};
+
+/// The life of requests on one engine: admission, steps, sampling, hand-over. No thread, no socket,
+/// no clock; owned by the engine thread (or a test). Its only effects are on the engine and on the
+/// export table.
+///
+/// Every request ends in exactly one of: an event with a finish reason, a hand-over, Failed, a
+/// Cancel, the close of its stream. Then nothing of it is left: no sequence, no block, no export
+/// (a hand-over lives on until released, cancelled or over its time).
+class Core {
+ public:
+  static absl::StatusOr<std::unique_ptr<Core>> create(const CoreConfig& config,
+                                                      engine::Engine& engine,
+                                                      transfer::ExportTable& exports);
+
+  /// Takes up one command. Events it causes appear in the output of the next turn.
+  void on_command(Command command);
+
+  /// Ends what is over its deadline, admits, runs one step, samples, hands over.
+  TurnOutput run_turn(TimePoint now);
+
+  /// There are rows to run: begin the next turn at once.
+  bool has_rows() const;
+  /// A finished prefill waits for room among the exports.
+  bool is_holding() const { return !held_.empty(); }
+  /// No request and no export: a draining worker may end.
+  bool is_idle() const;
+  bool is_draining() const { return is_draining_; }
+  Load load() const;
+
+ private:
+  using RequestId = scheduler::RequestId;
+
+  struct Request {
+    RequestSpec spec;
+    scheduler::Work work = scheduler::Work::kPrefill;
+    engine::SequenceId sequence = -1;
+    sampling::TokenCounts counts;
+    sampling::Sample first_token;                         // kPrefill, once sampled
+    transfer::Handover handover;                          // kDecode
+    std::shared_ptr<transfer::CancelFlag> import_cancel;  // kDecode, while its KV is on its way
+    bool owes_release = false;  // kDecode: the source still keeps its copy for us
+  };
+
+  Core(const CoreConfig& config, engine::Engine& engine, transfer::ExportTable& exports,
+       scheduler::Scheduler scheduler);
+
+  void start(RequestSpec spec, scheduler::Work work, const transfer::Handover* handover);
+  absl::Status check(const RequestSpec& spec, scheduler::Work work,
+                     const transfer::Handover* handover) const;
+  void on_import_done(ImportDone done);
+  absl::Status take_in(Request& request, absl::StatusOr<transfer::KvBytes> bytes);
+  void admit(RequestId id);
+  void run_step(TimePoint now);
+  void on_sampled(RequestId id, sampling::Sample token, TimePoint now);
+  bool try_hand_over(RequestId id, TimePoint now);
+  FinishReason finish_reason(const Request& request, TokenId token) const;
+
+  void emit(StreamId stream, Event event);
+  void fail(RequestId id, const absl::Status& status);
+  void refuse(const RequestSpec& spec, const absl::Status& status);
+  void cancel(RequestId id);
+  void forget(RequestId id);
+  Request& request(RequestId id);
+
+  const CoreConfig config_;
+  engine::Engine& engine_;
+  transfer::ExportTable& exports_;
+  scheduler::Scheduler scheduler_;
+
+  std::map<RequestId, Request> requests_;
+  std::map<std::pair<StreamId, RequestKey>, RequestId> by_key_;
+  std::map<StreamId, StreamBatch> streams_;
+  std::vector<RequestId> held_;
+  RequestId next_id_ = 1;
+  bool is_draining_ = false;
+  TurnOutput output_;
+
+  std::vector<float> logits_;
+  sampling::SamplerScratch scratch_;
+};
+
+}  // namespace millrace::dataplane::worker

@@ -1,0 +1,152 @@
+#pragma once
+
+#include <atomic>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "common/check.h"
+#include "common/str_cat.h"
+#include "dataplane/engine/engine.h"
+#include "dataplane/sampling/sampler.h"
+#include "dataplane/scheduler/scheduler.h"
+
+// For the tests of this folder: an engine whose logits are a hash of all tokens so far, so that any
+// mistake in what it is fed shows in the text.
+
+namespace millrace::dataplane::worker {
+
+/// What tests look at and change from other threads.
+struct TestEngineControls {
+  std::atomic<int> sequences{0};
+  std::atomic<int> steps{0};
+  std::atomic<int> step_ms{0};          ///< how long a step takes
+  std::atomic<bool> is_failing{false};  ///< steps fail
+};
+
+class TestEngine final : public engine::Engine {
+ public:
+  static constexpr int kVocab = 50;
+  static constexpr int kMaxPosition = 4000;
+
+  TestEngine(std::shared_ptr<TestEngineControls> controls, int kv_blocks,
+             std::string layout = "test-layout")
+      : controls_(std::move(controls)), kv_blocks_(kv_blocks), layout_(std::move(layout)) {}
+
+  static std::vector<float> logits_after(std::span<const TokenId> tokens) {
+    std::uint64_t hash = 0x9e3779b97f4a7c15u;
+    for (const TokenId token : tokens) hash = mix(hash ^ static_cast<std::uint64_t>(token));
+    std::vector<float> logits(kVocab);
+    for (std::size_t i = 0; i < logits.size(); ++i) {
+      logits[i] = static_cast<float>(mix(hash + i) % 4096) / 512.0f;
+    }
+    return logits;
+  }
+
+  int vocab_size() const override { return kVocab; }
+  int max_position() const override { return kMaxPosition; }
+  int window() const override { return 128; }
+  const std::string& kv_layout_id() const override { return layout_; }
+  engine::EngineUsage usage() const override {
+    engine::EngineUsage usage{.sequences = static_cast<int>(sequences_.size()),
+                              .kv_blocks_total = kv_blocks_};
+    for (const auto& [id, s] : sequences_)
+      usage.kv_blocks_used += scheduler::blocks_for(s.capacity);
+    return usage;
+  }
+
+  absl::StatusOr<engine::SequenceId> create(const engine::SequencePlan& plan) override {
+    if (usage().kv_blocks_used + scheduler::blocks_for(plan.capacity_tokens) > kv_blocks_) {
+      return absl::ResourceExhaustedError("no blocks");
+    }
+    ++controls_->sequences;
+    sequences_[next_] = {.capacity = plan.capacity_tokens, .tokens = {}};
+    return next_++;
+  }
+  void release(engine::SequenceId sequence) override {
+    CHECK(sequences_.erase(sequence) == 1);
+    --controls_->sequences;
+  }
+  int length(engine::SequenceId sequence) const override {
+    return static_cast<int>(sequences_.at(sequence).tokens.size());
+  }
+
+  absl::Status step(std::span<const engine::StepItem> items, std::vector<float>& logits) override {
+    std::this_thread::sleep_for(std::chrono::milliseconds(controls_->step_ms.load()));
+    ++controls_->steps;
+    if (controls_->is_failing) return absl::InternalError("told to fail");
+    logits.clear();
+    for (const engine::StepItem& item : items) {
+      Sequence& sequence = sequences_.at(item.sequence);
+      sequence.tokens.insert(sequence.tokens.end(), item.tokens.begin(), item.tokens.end());
+      CHECK(sequence.tokens.size() <= static_cast<std::size_t>(sequence.capacity));
+      CHECK(item.logits_rows <= 1);
+      if (item.logits_rows == 0) continue;
+      const std::vector<float> row = logits_after(sequence.tokens);
+      logits.insert(logits.end(), row.begin(), row.end());
+    }
+    return absl::OkStatus();
+  }
+
+  std::span<std::byte> block(engine::SequenceId, int) override { return {}; }
+
+  std::size_t export_bytes(engine::SequenceId sequence) const override {
+    return sizeof(TokenId) * sequences_.at(sequence).tokens.size();
+  }
+  absl::Status export_to(engine::SequenceId sequence, std::span<std::byte> out) const override {
+    std::memcpy(out.data(), sequences_.at(sequence).tokens.data(), out.size());
+    return absl::OkStatus();
+  }
+  absl::StatusOr<engine::SequenceId> import_from(std::span<const std::byte> bytes,
+                                                 int capacity_tokens) override {
+    engine::SequencePlan plan;
+    plan.capacity_tokens = capacity_tokens;
+    auto id = create(plan);
+    if (!id.ok()) return id;
+    std::vector<TokenId>& tokens = sequences_.at(*id).tokens;
+    tokens.resize(bytes.size() / sizeof(TokenId));
+    std::memcpy(tokens.data(), bytes.data(), bytes.size());
+    return id;
+  }
+
+ private:
+  struct Sequence {
+    int capacity = 0;
+    std::vector<TokenId> tokens;
+  };
+
+  static std::uint64_t mix(std::uint64_t x) {
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return x ^ (x >> 31);
+  }
+
+  std::shared_ptr<TestEngineControls> controls_;
+  const int kv_blocks_;
+  const std::string layout_;
+  std::map<engine::SequenceId, Sequence> sequences_;
+  engine::SequenceId next_ = 1;
+};
+
+/// The text that one process would generate from these tokens, without any worker.
+inline std::vector<TokenId> expected_text(std::vector<TokenId> tokens, int prompt_tokens,
+                                          const sampling::SamplingParams& params,
+                                          const std::vector<TokenId>& stops) {
+  sampling::SamplerScratch scratch;
+  std::vector<TokenId> text(tokens.begin() + prompt_tokens, tokens.end());
+  while (static_cast<int>(text.size()) < params.max_new_tokens) {
+    const auto sample =
+        sampling::sample(TestEngine::logits_after(tokens), params,
+                         sampling::TokenCounts(tokens, prompt_tokens), tokens.size(), scratch);
+    CHECK(sample.ok());
+    tokens.push_back(sample->token);
+    text.push_back(sample->token);
+    if (std::find(stops.begin(), stops.end(), sample->token) != stops.end()) break;
+  }
+  return text;
+}
+
+}  // namespace millrace::dataplane::worker

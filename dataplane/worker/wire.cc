@@ -1,0 +1,192 @@
+#include "dataplane/worker/wire.h"
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <utility>
+
+#include "api/proto/engine.pb.h"
+#include "common/status_macros.h"
+#include "common/str_cat.h"
+
+namespace millrace::dataplane::worker {
+namespace {
+
+/// Longest time a request may ask for. Keeps sums of time points in range.
+constexpr std::uint64_t kMaxDeadlineMs = 7ull * 24 * 3600 * 1000;
+
+absl::StatusOr<int> small_int(std::string_view name, std::uint64_t value) {
+  if (value <= static_cast<std::uint64_t>(std::numeric_limits<int>::max())) {
+    return static_cast<int>(value);
+  }
+  return absl::InvalidArgumentError(str_cat(name, " is ", value, ", which is too large"));
+}
+
+absl::StatusOr<RequestKey> key_of(const proto::v1::RequestKey& key) {
+  if (key.request_id().empty() || key.request_id().size() > kMaxRequestIdBytes) {
+    return absl::InvalidArgumentError(str_cat("key.request_id has ", key.request_id().size(),
+                                              " bytes; it needs 1 to ", kMaxRequestIdBytes));
+  }
+  return RequestKey{key.request_id(), key.attempt()};
+}
+
+absl::StatusOr<sampling::SamplingParams> sampling_of(const proto::v1::SamplingState& state) {
+  sampling::SamplingParams params;
+  params.temperature = state.temperature();
+  params.top_p = state.top_p();
+  ASSIGN_OR_RETURN(params.top_k, small_int("top_k", state.top_k()));
+  params.min_p = state.min_p();
+  params.presence_penalty = state.presence_penalty();
+  params.frequency_penalty = state.frequency_penalty();
+  params.repetition_penalty = state.repetition_penalty();
+  params.logit_bias.assign(state.logit_bias().begin(), state.logit_bias().end());
+  std::sort(params.logit_bias.begin(), params.logit_bias.end());
+  params.seed = state.seed();
+  params.stop_token_ids.assign(state.stop_token_ids().begin(), state.stop_token_ids().end());
+  params.ignore_eos = state.ignore_eos();
+  ASSIGN_OR_RETURN(params.max_new_tokens, small_int("max_new_tokens", state.max_new_tokens()));
+  params.return_logprobs = state.return_logprobs();
+  ASSIGN_OR_RETURN(params.top_logprobs, small_int("top_logprobs", state.top_logprobs()));
+  return params;
+}
+
+/// Of StartPrefill and StartDecode, which share these fields.
+template <typename Message>
+absl::StatusOr<RequestSpec> spec_of(StreamId stream, const Message& message, TimePoint now) {
+  RequestSpec spec;
+  spec.stream = stream;
+  ASSIGN_OR_RETURN(spec.key, key_of(message.key()));
+  spec.tokens.assign(message.tokens().begin(), message.tokens().end());
+  ASSIGN_OR_RETURN(spec.prompt_tokens, small_int("prompt_tokens", message.prompt_tokens()));
+  ASSIGN_OR_RETURN(spec.sampling, sampling_of(message.sampling()));
+  spec.deadline = now + std::chrono::milliseconds(
+                            std::min<std::uint64_t>(message.deadline_ms(), kMaxDeadlineMs));
+  return spec;
+}
+
+absl::StatusOr<transfer::Handover> handover_of(const proto::v1::KvHandover& wire) {
+  transfer::Handover handover;
+  handover.source_worker = wire.source_worker();
+  handover.source_address = wire.source_address();
+  handover.host_id = wire.host_id();
+  handover.export_id = wire.export_id();
+  handover.shm_name = wire.shm_name();
+  handover.bytes = wire.bytes();
+  if (wire.checksum() > std::numeric_limits<std::uint32_t>::max()) {
+    return absl::InvalidArgumentError("handover.checksum is no CRC-32C");
+  }
+  handover.checksum = static_cast<std::uint32_t>(wire.checksum());
+  ASSIGN_OR_RETURN(handover.computed_tokens,
+                   small_int("handover.computed_tokens", wire.computed_tokens()));
+  handover.layout_id = wire.layout_id();
+  return handover;
+}
+
+void to_wire(const transfer::Handover& handover, proto::v1::KvHandover& wire) {
+  wire.set_source_worker(handover.source_worker);
+  wire.set_source_address(handover.source_address);
+  wire.set_host_id(handover.host_id);
+  wire.set_export_id(handover.export_id);
+  wire.set_shm_name(handover.shm_name);
+  wire.set_bytes(handover.bytes);
+  wire.set_checksum(handover.checksum);
+  wire.set_computed_tokens(static_cast<std::uint32_t>(handover.computed_tokens));
+  wire.set_layout_id(handover.layout_id);
+}
+
+void to_wire(const sampling::Sample& sample, proto::v1::SampledToken& wire) {
+  wire.set_token(sample.token);
+  wire.set_logprob(sample.logprob);
+  for (const sampling::TokenLogprob& entry : sample.top) {
+    proto::v1::TokenLogprob& top = *wire.add_top();
+    top.set_token(entry.token);
+    top.set_logprob(entry.logprob);
+  }
+}
+
+proto::v1::FinishReason to_wire(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kStop:
+      return proto::v1::FINISH_REASON_STOP;
+    case FinishReason::kLength:
+      return proto::v1::FINISH_REASON_LENGTH;
+    case FinishReason::kNone:
+      break;
+  }
+  return proto::v1::FINISH_REASON_NONE;
+}
+
+}  // namespace
+
+transfer::PeerIdentity from_wire(const proto::v1::Identity& identity) {
+  return {.protocol_version = identity.protocol_version(),
+          .model_id = identity.model_id(),
+          .artifact_digest = identity.artifact_digest()};
+}
+
+absl::StatusOr<Command> from_wire(StreamId stream, proto::v1::EngineCommand& command,
+                                  TimePoint now) {
+  switch (command.command_case()) {
+    case proto::v1::EngineCommand::kStartPrefill: {
+      StartPrefill start;
+      ASSIGN_OR_RETURN(start.spec, spec_of(stream, command.start_prefill(), now));
+      return Command(std::move(start));
+    }
+    case proto::v1::EngineCommand::kStartDecode: {
+      StartDecode start;
+      ASSIGN_OR_RETURN(start.spec, spec_of(stream, command.start_decode(), now));
+      ASSIGN_OR_RETURN(start.handover, handover_of(command.start_decode().handover()));
+      return Command(std::move(start));
+    }
+    case proto::v1::EngineCommand::kCancel: {
+      Cancel cancel{.stream = stream, .key = {}, .export_id = command.cancel().export_id()};
+      ASSIGN_OR_RETURN(cancel.key, key_of(command.cancel().key()));
+      return Command(std::move(cancel));
+    }
+    case proto::v1::EngineCommand::kHello:
+      return absl::InvalidArgumentError("hello is the first message of a stream, and only that");
+    case proto::v1::EngineCommand::COMMAND_NOT_SET:
+      break;
+  }
+  return absl::InvalidArgumentError("a message without a command, or with one we do not know");
+}
+
+std::optional<RequestKey> start_key(const proto::v1::EngineCommand& command) {
+  absl::StatusOr<RequestKey> key = absl::InvalidArgumentError("not a start");
+  if (command.has_start_prefill()) key = key_of(command.start_prefill().key());
+  if (command.has_start_decode()) key = key_of(command.start_decode().key());
+  if (!key.ok()) return std::nullopt;
+  return *std::move(key);
+}
+
+void to_wire(const Event& event, proto::v1::EngineEvents& events) {
+  proto::v1::EngineEvent& wire = *events.add_events();
+  wire.mutable_key()->set_request_id(event.key.request_id);
+  wire.mutable_key()->set_attempt(event.key.attempt);
+  if (const auto* prefilled = std::get_if<Prefilled>(&event.what)) {
+    proto::v1::Prefilled& message = *wire.mutable_prefilled();
+    to_wire(prefilled->token, *message.mutable_token());
+    message.set_finish(to_wire(prefilled->finish));
+    if (prefilled->handover) to_wire(*prefilled->handover, *message.mutable_handover());
+  } else if (const auto* sampled = std::get_if<Sampled>(&event.what)) {
+    to_wire(sampled->token, *wire.mutable_sampled()->add_tokens());
+    wire.mutable_sampled()->set_finish(to_wire(sampled->finish));
+  } else {
+    const absl::Status& status = std::get<Failed>(event.what).status;
+    wire.mutable_failed()->set_code(static_cast<int>(status.code()));
+    wire.mutable_failed()->set_message(std::string(status.message()));
+  }
+}
+
+void to_wire(const Load& load, std::uint64_t started_requests, proto::v1::EngineEvents& events) {
+  proto::v1::EngineLoad& wire = *events.mutable_load();
+  wire.set_running(static_cast<std::uint32_t>(load.running));
+  wire.set_waiting(static_cast<std::uint32_t>(load.waiting));
+  wire.set_waiting_tokens(static_cast<std::uint64_t>(load.waiting_tokens));
+  wire.set_kv_blocks_used(static_cast<std::uint64_t>(load.kv_blocks_used));
+  wire.set_kv_blocks_total(static_cast<std::uint64_t>(load.kv_blocks_total));
+  wire.set_draining(load.is_draining);
+  wire.set_started_requests(started_requests);
+}
+
+}  // namespace millrace::dataplane::worker
