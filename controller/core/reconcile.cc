@@ -96,11 +96,11 @@ void Pass::forget_released() {
     const auto it = inputs_.nodes.find(placement.node_id);
     if (it == inputs_.nodes.end() || !it->second.has_reported) return false;
     const NodeRecord& node = it->second;
-    // An agent that left has stopped everything. One that runs must have heard of the release: a
-    // report from before may not show a process that it is about to start.
+    // An agent that left has stopped everything. Any other, dead or alive, must have heard of the
+    // release: a report from before may not show a process that it is about to start.
     const bool has_heard =
         node.applied_epoch == inputs_.epoch && node.applied_revision >= placement.changed_revision;
-    if (node.is_alive && !has_heard) return false;
+    if (!node.has_left && !has_heard) return false;
     return std::none_of(
         node.processes.begin(), node.processes.end(),
         [&](const ProcessReport& report) { return report.worker_id == placement.worker_id; });
@@ -265,6 +265,7 @@ Reconciled reconcile(Reconciled current, const ReconcileInputs& inputs, std::vec
   if (inputs.desired) {
     for (ProcessRole role : kAllRoles) pass.match_count(role, wanted_count(*inputs.desired, role));
   }
+  pass.note_incarnations();  // of what was placed just now under a name that runs already
   return pass.finish();
 }
 

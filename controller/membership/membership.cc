@@ -46,6 +46,7 @@ absl::Status Membership::join(const api::admin::NodeJoin& join, TimePoint now) {
   node.session_id = join.session_id;
   node.last_heard = now;
   node.is_alive = true;
+  node.has_left = false;
   return absl::OkStatus();
 }
 
@@ -64,6 +65,7 @@ absl::StatusOr<bool> Membership::heartbeat(std::string_view node_id,
       node.applied_revision != heartbeat.revision || node.processes != *processes;
   node.last_heard = now;
   node.is_alive = is_alive;
+  node.has_left = heartbeat.is_leaving;
   node.has_reported = true;
   node.applied_epoch = heartbeat.epoch;
   node.applied_revision = heartbeat.revision;

@@ -24,6 +24,7 @@ struct NodeRecord {
   TimePoint last_heard;
   bool is_alive = false;
   bool has_reported = false;        ///< a heartbeat of this session came
+  bool has_left = false;            ///< its last heartbeat said so; nothing runs there
   std::uint64_t applied_epoch = 0;  ///< of the assignment that the agent follows
   std::uint64_t applied_revision = 0;
   std::vector<api::admin::ProcessReport> processes;  ///< last reported, ordered by worker_id
