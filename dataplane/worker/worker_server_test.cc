@@ -1,197 +1,28 @@
 // A prefill and a decode worker in one process, over real sockets.
 
-#include "dataplane/worker/worker_server.h"
-
 #include <fcntl.h>
-#include <gmock/gmock.h>
-#include <grpcpp/grpcpp.h>
-#include <gtest/gtest.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
-#include <condition_variable>
-#include <functional>
-#include <map>
-#include <mutex>
-#include <thread>
-
-#include "api/proto/engine.grpc.pb.h"
-#include "dataplane/transfer/export_table.h"
+#include "dataplane/worker/test_cluster.h"
 #include "dataplane/worker/test_engine.h"
 
 namespace millrace::dataplane::worker {
 namespace {
 
-using namespace std::chrono_literals;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-constexpr TokenId kEos = 7;
+/// A worker over the test engine.
+struct HashWorker : TestWorker {
+  explicit HashWorker(const Options& options)
+      : HashWorker(options, std::make_shared<TestEngineControls>()) {}
+  HashWorker(const Options& options, std::shared_ptr<TestEngineControls> shared)
+      : TestWorker(options, std::make_unique<TestEngine>(shared, options.limits.kv_blocks)),
+        controls(std::move(shared)) {}
 
-transfer::PeerIdentity test_identity() {
-  return {.model_id = "nano", .artifact_digest = std::string(32, 'd')};
-}
-
-/// One worker with its engine, metrics and log.
-class TestWorker {
- public:
-  struct Options {
-    Role role = Role::kPrefill;
-    std::string host_id = "host-a";
-    scheduler::SchedulerLimits limits{.kv_blocks = 64};
-    transfer::ExportLimits exports{};
-  };
-
-  explicit TestWorker(const Options& options)
-      : controls(std::make_shared<TestEngineControls>()),
-        log(Logger::to_sink("worker", LogLevel::kError, [](std::string_view line) {
-          ADD_FAILURE() << "unexpected error in the log: " << line;
-        })) {
-    config.role = options.role;
-    config.worker_id =
-        str_cat(options.role == Role::kPrefill ? "p-" : "d-", ::getpid(), "-", ++made_);
-    config.host_id = options.host_id;
-    config.identity = test_identity();
-    config.eos_tokens = {kEos};
-    config.limits = options.limits;
-    config.exports = options.exports;
-    auto started = WorkerServer::start(
-        config, std::make_unique<TestEngine>(controls, options.limits.kv_blocks), registry, log);
-    EXPECT_TRUE(started.ok()) << started.status();
-    server = *std::move(started);
-  }
-
-  double metric(const std::string& name) const {
-    const std::string text = registry.exposition();
-    const std::size_t at = text.find("\n" + name + " ");
-    EXPECT_NE(at, std::string::npos) << name;
-    return std::stod(text.substr(at + name.size() + 2));
-  }
-
-  /// The gauges that must come back to zero.
-  bool has_nothing_left() const {
-    return controls->sequences == 0 && metric("millrace_requests_running") == 0 &&
-           metric("millrace_requests_waiting") == 0 && metric("millrace_kv_blocks_used") == 0 &&
-           metric("millrace_kv_exports_pinned") == 0;
-  }
+  bool has_nothing_left() const { return controls->sequences == 0 && gauges_are_zero(); }
 
   std::shared_ptr<TestEngineControls> controls;
-  Registry registry;
-  Logger log;
-  WorkerConfig config;
-  std::unique_ptr<WorkerServer> server;
-
- private:
-  static inline std::atomic<int> made_{0};
-};
-
-bool within(std::chrono::milliseconds timeout, const std::function<bool()>& condition) {
-  const auto deadline = std::chrono::steady_clock::now() + timeout;
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > deadline) return false;
-    std::this_thread::sleep_for(2ms);
-  }
-  return true;
-}
-
-/// An entrypoint's stream to one worker: a thread collects what comes.
-class Stream {
- public:
-  explicit Stream(const std::string& address, bool has_hello = true)
-      : channel_(grpc::CreateChannel(address, grpc::InsecureChannelCredentials())),
-        stub_(proto::v1::Engine::NewStub(channel_)),
-        stream_(stub_->Connect(&context_)) {
-    if (has_hello) {
-      proto::v1::EngineCommand command;
-      set_identity(*command.mutable_hello()->mutable_identity(), test_identity());
-      command.mutable_hello()->set_entrypoint_id("e0");
-      send(command);
-    }
-    reader_ = std::thread([this] { read(); });
-  }
-
-  ~Stream() {
-    context_.TryCancel();
-    reader_.join();
-  }
-
-  static void set_identity(proto::v1::Identity& wire, const transfer::PeerIdentity& identity) {
-    wire.set_protocol_version(identity.protocol_version);
-    wire.set_model_id(identity.model_id);
-    wire.set_artifact_digest(identity.artifact_digest);
-  }
-
-  void send(const proto::v1::EngineCommand& command) {
-    std::lock_guard lock(send_mutex_);
-    stream_->Write(command);
-  }
-  void hang_up() { context_.TryCancel(); }
-  void close() { stream_->WritesDone(); }
-
-  /// Waits for the next event of a request.
-  std::optional<proto::v1::EngineEvent> next(const std::string& request_id) {
-    std::unique_lock lock(mutex_);
-    auto& queue = events_[request_id];
-    changed_.wait_for(lock, 10s, [&] { return !queue.empty() || is_over_; });
-    if (queue.empty()) return std::nullopt;
-    proto::v1::EngineEvent event = queue.front();
-    queue.pop_front();
-    return event;
-  }
-
-  grpc::Status wait_for_end() {
-    std::unique_lock lock(mutex_);
-    EXPECT_TRUE(changed_.wait_for(lock, 10s, [&] { return is_over_; }));
-    return end_;
-  }
-
-  struct Seen {
-    int messages = 0;
-    proto::v1::EngineLoad load;
-    std::chrono::nanoseconds longest_silence{0};
-  };
-  Seen seen() {
-    std::lock_guard lock(mutex_);
-    return seen_;
-  }
-
- private:
-  void read() {
-    proto::v1::EngineEvents message;
-    auto last = std::chrono::steady_clock::now();
-    while (stream_->Read(&message)) {
-      const auto now = std::chrono::steady_clock::now();
-      std::lock_guard lock(mutex_);
-      if (seen_.messages > 0) seen_.longest_silence = std::max(seen_.longest_silence, now - last);
-      last = now;
-      ++seen_.messages;
-      EXPECT_TRUE(message.has_load());
-      seen_.load = message.load();
-      for (const auto& event : message.events()) {
-        events_[event.key().request_id()].push_back(event);
-      }
-      changed_.notify_all();
-    }
-    const grpc::Status end = stream_->Finish();
-    std::lock_guard lock(mutex_);
-    end_ = end;
-    is_over_ = true;
-    changed_.notify_all();
-  }
-
-  std::shared_ptr<grpc::Channel> channel_;
-  std::unique_ptr<proto::v1::Engine::Stub> stub_;
-  grpc::ClientContext context_;
-  std::unique_ptr<grpc::ClientReaderWriter<proto::v1::EngineCommand, proto::v1::EngineEvents>>
-      stream_;
-  std::mutex send_mutex_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::map<std::string, std::deque<proto::v1::EngineEvent>> events_;
-  Seen seen_;
-  bool is_over_ = false;
-  grpc::Status end_;
-  std::thread reader_;
 };
 
 std::vector<TokenId> prompt_of(std::size_t count) {
@@ -202,81 +33,13 @@ std::vector<TokenId> prompt_of(std::size_t count) {
   return tokens;
 }
 
-void set_sampling(proto::v1::SamplingState& wire, int max_new_tokens, double temperature = 0) {
-  wire.set_temperature(temperature);
-  wire.set_top_p(1);
-  wire.set_repetition_penalty(1);
-  wire.set_seed(17);
-  wire.set_ignore_eos(true);
-  wire.set_max_new_tokens(static_cast<std::uint32_t>(max_new_tokens));
-}
-
-proto::v1::EngineCommand start_prefill(const std::string& id, const std::vector<TokenId>& tokens,
-                                       int max_new_tokens, double temperature = 0) {
-  proto::v1::EngineCommand command;
-  auto& start = *command.mutable_start_prefill();
-  start.mutable_key()->set_request_id(id);
-  start.mutable_tokens()->Add(tokens.begin(), tokens.end());
-  start.set_prompt_tokens(static_cast<std::uint32_t>(tokens.size()));
-  set_sampling(*start.mutable_sampling(), max_new_tokens, temperature);
-  start.set_deadline_ms(60'000);
-  return command;
-}
-
-proto::v1::EngineCommand start_decode(const proto::v1::EngineCommand& prefill,
-                                      const proto::v1::Prefilled& first) {
-  proto::v1::EngineCommand command;
-  auto& start = *command.mutable_start_decode();
-  const auto& before = prefill.start_prefill();
-  *start.mutable_key() = before.key();
-  *start.mutable_tokens() = before.tokens();
-  start.add_tokens(first.token().token());
-  start.set_prompt_tokens(before.prompt_tokens());
-  *start.mutable_sampling() = before.sampling();
-  *start.mutable_handover() = first.handover();
-  start.set_deadline_ms(60'000);
-  return command;
-}
-
-proto::v1::EngineCommand cancel(const std::string& id, std::uint64_t export_id = 0) {
-  proto::v1::EngineCommand command;
-  command.mutable_cancel()->mutable_key()->set_request_id(id);
-  command.mutable_cancel()->set_export_id(export_id);
-  return command;
-}
-
-/// Collects a text to its end from both streams.
-std::vector<TokenId> generate(Stream& prefill, Stream& decode,
-                              const proto::v1::EngineCommand& command) {
-  const std::string id = command.start_prefill().key().request_id();
-  std::vector<TokenId> text;
-  prefill.send(command);
-  const auto first = prefill.next(id);
-  if (!first || !first->has_prefilled()) {
-    ADD_FAILURE() << (first ? first->ShortDebugString() : "no event");
-    return text;
-  }
-  text.push_back(first->prefilled().token().token());
-  if (first->prefilled().finish() != proto::v1::FINISH_REASON_NONE) return text;
-  decode.send(start_decode(command, first->prefilled()));
-  for (;;) {
-    const auto event = decode.next(id);
-    if (!event || !event->has_sampled()) {
-      ADD_FAILURE() << (event ? event->ShortDebugString() : "no event");
-      return text;
-    }
-    for (const auto& token : event->sampled().tokens()) text.push_back(token.token());
-    if (event->sampled().finish() != proto::v1::FINISH_REASON_NONE) return text;
-  }
-}
-
 class TwoWorkers : public ::testing::TestWithParam<std::string> {};
 
 INSTANTIATE_TEST_SUITE_P(Hosts, TwoWorkers, ::testing::Values("host-a", "host-b"));
 
 TEST_P(TwoWorkers, WriteTheTextThatOneProcessWould) {
-  TestWorker prefill({.role = Role::kPrefill});
-  TestWorker decode({.role = Role::kDecode, .host_id = GetParam()});
+  HashWorker prefill({.role = Role::kPrefill});
+  HashWorker decode({.role = Role::kDecode, .host_id = GetParam()});
   Stream to_prefill(prefill.server->address());
   Stream to_decode(decode.server->address());
   for (const double temperature : {0.0, 0.9}) {
@@ -299,8 +62,8 @@ TEST_P(TwoWorkers, WriteTheTextThatOneProcessWould) {
 }
 
 TEST(WorkerServer, ManyRequestsOverOneStreamEndWithTheirOwnTexts) {
-  TestWorker prefill({.role = Role::kPrefill});
-  TestWorker decode({.role = Role::kDecode, .limits = {.max_sequences = 8, .kv_blocks = 32}});
+  HashWorker prefill({.role = Role::kPrefill});
+  HashWorker decode({.role = Role::kDecode, .limits = {.max_sequences = 8, .kv_blocks = 32}});
   Stream to_prefill(prefill.server->address());
   Stream to_decode(decode.server->address());
   std::vector<std::thread> clients;
@@ -322,7 +85,7 @@ TEST(WorkerServer, ManyRequestsOverOneStreamEndWithTheirOwnTexts) {
 }
 
 TEST(WorkerServer, APromptOf32KTokensFitsAMessage) {
-  TestWorker prefill({.role = Role::kPrefill});
+  HashWorker prefill({.role = Role::kPrefill});
   Stream stream(prefill.server->address());
   // Longer than the test engine's context: the answer shows that it was read to the end.
   stream.send(start_prefill("r", std::vector<TokenId>(32 * 1024, 49), 1));
@@ -332,7 +95,7 @@ TEST(WorkerServer, APromptOf32KTokensFitsAMessage) {
 }
 
 TEST(WorkerServer, AnotherIdentityIsRefusedWithBothValues) {
-  TestWorker prefill({.role = Role::kPrefill});
+  HashWorker prefill({.role = Role::kPrefill});
   Stream stream(prefill.server->address(), false);
   proto::v1::EngineCommand hello;
   transfer::PeerIdentity other = test_identity();
@@ -345,7 +108,7 @@ TEST(WorkerServer, AnotherIdentityIsRefusedWithBothValues) {
 }
 
 TEST(WorkerServer, AStreamThatDoesNotGreetIsRefused) {
-  TestWorker prefill({.role = Role::kPrefill});
+  HashWorker prefill({.role = Role::kPrefill});
   Stream stream(prefill.server->address(), false);
   stream.send(start_prefill("r", prompt_of(3), 1));
   EXPECT_EQ(stream.wait_for_end().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
@@ -353,7 +116,7 @@ TEST(WorkerServer, AStreamThatDoesNotGreetIsRefused) {
 }
 
 TEST(WorkerServer, AMalformedRequestFailsAloneAndAnEmptyCommandEndsTheStream) {
-  TestWorker prefill({.role = Role::kPrefill});
+  HashWorker prefill({.role = Role::kPrefill});
   Stream stream(prefill.server->address());
   auto malformed = start_prefill("bad", prompt_of(3), 1);
   malformed.mutable_start_prefill()->mutable_sampling()->set_top_k(4'000'000'000u);
@@ -370,7 +133,7 @@ TEST(WorkerServer, AMalformedRequestFailsAloneAndAnEmptyCommandEndsTheStream) {
 }
 
 TEST(WorkerServer, TheLoadComesAtLeastEvery200Ms) {
-  TestWorker prefill({.role = Role::kPrefill});
+  HashWorker prefill({.role = Role::kPrefill});
   prefill.controls->step_ms = 700;  // a long step does not silence the worker
   Stream stream(prefill.server->address());
   ASSERT_TRUE(within(1s, [&] { return stream.seen().messages > 0; }));
@@ -383,8 +146,8 @@ TEST(WorkerServer, TheLoadComesAtLeastEvery200Ms) {
 }
 
 TEST(WorkerServer, CancelStopsARunningRequestEverywhere) {
-  TestWorker prefill({.role = Role::kPrefill});
-  TestWorker decode({.role = Role::kDecode});
+  HashWorker prefill({.role = Role::kPrefill});
+  HashWorker decode({.role = Role::kDecode});
   Stream to_prefill(prefill.server->address());
   Stream to_decode(decode.server->address());
   decode.controls->step_ms = 5;
@@ -400,7 +163,7 @@ TEST(WorkerServer, CancelStopsARunningRequestEverywhere) {
 }
 
 TEST(WorkerServer, CancelDropsAHandoverThatNobodyFetches) {
-  TestWorker prefill({.role = Role::kPrefill});
+  HashWorker prefill({.role = Role::kPrefill});
   Stream stream(prefill.server->address());
   stream.send(start_prefill("r", prompt_of(20), 30));
   const auto first = stream.next("r");
@@ -412,8 +175,8 @@ TEST(WorkerServer, CancelDropsAHandoverThatNobodyFetches) {
 
 // Half the clients hang up while they stream, half while they wait for a sequence.
 TEST(WorkerServer, AStreamThatBreaksTakesItsRequestsAlong) {
-  TestWorker prefill({.role = Role::kPrefill});
-  TestWorker decode({.role = Role::kDecode, .limits = {.max_sequences = 2, .kv_blocks = 64}});
+  HashWorker prefill({.role = Role::kPrefill});
+  HashWorker decode({.role = Role::kDecode, .limits = {.max_sequences = 2, .kv_blocks = 64}});
   decode.controls->step_ms = 5;
   Stream other(prefill.server->address());
   {
@@ -443,7 +206,7 @@ TEST(WorkerServer, AStreamThatBreaksTakesItsRequestsAlong) {
 }
 
 TEST(WorkerServer, ClosingTheStreamInOrderEndsIt) {
-  TestWorker prefill({.role = Role::kPrefill});
+  HashWorker prefill({.role = Role::kPrefill});
   Stream stream(prefill.server->address());
   ASSERT_TRUE(within(1s, [&] { return stream.seen().messages > 0; }));
   stream.close();
@@ -456,8 +219,8 @@ class BrokenHandover : public ::testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Hosts, BrokenHandover, ::testing::Values("host-a", "host-b"));
 
 TEST_P(BrokenHandover, OfADeadSourceFailsAsUnavailable) {
-  auto prefill = std::make_unique<TestWorker>(TestWorker::Options{.role = Role::kPrefill});
-  TestWorker decode({.role = Role::kDecode, .host_id = GetParam()});
+  auto prefill = std::make_unique<HashWorker>(HashWorker::Options{.role = Role::kPrefill});
+  HashWorker decode({.role = Role::kDecode, .host_id = GetParam()});
   Stream to_decode(decode.server->address());
   const auto command = start_prefill("r", prompt_of(20), 30);
   proto::v1::EngineEvent first;
@@ -476,8 +239,8 @@ TEST_P(BrokenHandover, OfADeadSourceFailsAsUnavailable) {
 }
 
 TEST_P(BrokenHandover, WithACorruptByteFailsAsDataLoss) {
-  TestWorker prefill({.role = Role::kPrefill});
-  TestWorker decode({.role = Role::kDecode, .host_id = GetParam()});
+  HashWorker prefill({.role = Role::kPrefill});
+  HashWorker decode({.role = Role::kDecode, .host_id = GetParam()});
   Stream to_prefill(prefill.server->address());
   Stream to_decode(decode.server->address());
   const auto command = start_prefill("r", prompt_of(20), 30);
@@ -500,8 +263,8 @@ TEST_P(BrokenHandover, WithACorruptByteFailsAsDataLoss) {
 }
 
 TEST(WorkerServer, DrainFinishesWhatRunsAndRefusesTheRest) {
-  TestWorker prefill({.role = Role::kPrefill});
-  TestWorker decode({.role = Role::kDecode});
+  HashWorker prefill({.role = Role::kPrefill});
+  HashWorker decode({.role = Role::kDecode});
   decode.controls->step_ms = 5;
   Stream to_prefill(prefill.server->address());
   Stream to_decode(decode.server->address());
@@ -534,7 +297,7 @@ TEST(WorkerServer, DrainFinishesWhatRunsAndRefusesTheRest) {
 }
 
 TEST(WorkerServer, DrainWaitsForHandoversToBeFetched) {
-  TestWorker prefill({.role = Role::kPrefill});
+  HashWorker prefill({.role = Role::kPrefill});
   Stream stream(prefill.server->address());
   stream.send(start_prefill("r", prompt_of(20), 30));
   const auto first = stream.next("r");
@@ -546,7 +309,7 @@ TEST(WorkerServer, DrainWaitsForHandoversToBeFetched) {
 }
 
 TEST(WorkerServer, WhatWasQueuedForAStreamIsSentBeforeTheServerEnds) {
-  auto prefill = std::make_unique<TestWorker>(TestWorker::Options{.role = Role::kPrefill});
+  auto prefill = std::make_unique<HashWorker>(HashWorker::Options{.role = Role::kPrefill});
   Stream stream(prefill->server->address());
   for (int i = 0; i < 50; ++i) stream.send(start_prefill(str_cat("r", i), prompt_of(5), 1));
   ASSERT_TRUE(stream.next("r0").has_value());
@@ -562,7 +325,7 @@ TEST(WorkerServer, WhatWasQueuedForAStreamIsSentBeforeTheServerEnds) {
 }
 
 TEST(WorkerServer, AFullQueueRefusesAndTheQueueIsUsedAgain) {
-  TestWorker prefill(
+  HashWorker prefill(
       {.role = Role::kPrefill, .limits = {.max_sequences = 1, .kv_blocks = 8, .max_waiting = 2}});
   prefill.controls->step_ms = 50;
   Stream stream(prefill.server->address());
@@ -588,7 +351,7 @@ TEST(WorkerServer, AFullQueueRefusesAndTheQueueIsUsedAgain) {
 }
 
 TEST(WorkerServer, ARequestOverItsDeadlineFails) {
-  TestWorker prefill({.role = Role::kPrefill});
+  HashWorker prefill({.role = Role::kPrefill});
   prefill.controls->step_ms = 20;
   Stream stream(prefill.server->address());
   auto command = start_prefill("r", prompt_of(3900), 1);
@@ -601,7 +364,7 @@ TEST(WorkerServer, ARequestOverItsDeadlineFails) {
 }
 
 TEST(WorkerServer, APortInUseIsAnErrorThatNamesIt) {
-  TestWorker first({.role = Role::kPrefill});
+  HashWorker first({.role = Role::kPrefill});
   WorkerConfig config = first.config;
   config.worker_id += "-second";
   config.listen_address = first.server->address();

@@ -1,0 +1,265 @@
+#pragma once
+
+#include <gmock/gmock.h>
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "api/proto/engine.grpc.pb.h"
+#include "common/str_cat.h"
+#include "dataplane/worker/worker_server.h"
+
+// For the tests of this folder: workers in this process and the entrypoint's side of their streams,
+// over real sockets.
+
+namespace millrace::dataplane::worker {
+
+using namespace std::chrono_literals;  // NOLINT: a header of tests
+
+inline transfer::PeerIdentity test_identity() {
+  return {.model_id = "nano", .artifact_digest = std::string(32, 'd')};
+}
+
+/// One worker with its metrics and log; an error in the log fails the test.
+class TestWorker {
+ public:
+  struct Options {
+    Role role = Role::kPrefill;
+    std::string host_id = "host-a";
+    scheduler::SchedulerLimits limits{.kv_blocks = 64};
+    transfer::ExportLimits exports{};
+    std::vector<TokenId> eos_tokens = {7};
+  };
+
+  TestWorker(const Options& options, std::unique_ptr<engine::Engine> engine)
+      : log(Logger::to_sink("worker", LogLevel::kError, [](std::string_view line) {
+          ADD_FAILURE() << "unexpected error in the log: " << line;
+        })) {
+    config.role = options.role;
+    config.worker_id =
+        str_cat(options.role == Role::kPrefill ? "p-" : "d-", ::getpid(), "-", ++made_);
+    config.host_id = options.host_id;
+    config.identity = test_identity();
+    config.eos_tokens = options.eos_tokens;
+    config.limits = options.limits;
+    config.exports = options.exports;
+    auto started = WorkerServer::start(config, std::move(engine), registry, log);
+    EXPECT_TRUE(started.ok()) << started.status();
+    server = *std::move(started);
+  }
+
+  double metric(const std::string& name) const {
+    const std::string text = registry.exposition();
+    const std::size_t at = text.find("\n" + name + " ");
+    EXPECT_NE(at, std::string::npos) << name;
+    return std::stod(text.substr(at + name.size() + 2));
+  }
+
+  /// The gauges that must come back to zero.
+  bool gauges_are_zero() const {
+    return metric("millrace_requests_running") == 0 && metric("millrace_requests_waiting") == 0 &&
+           metric("millrace_kv_blocks_used") == 0 && metric("millrace_kv_exports_pinned") == 0;
+  }
+
+  Registry registry;
+  Logger log;
+  WorkerConfig config;
+  std::unique_ptr<WorkerServer> server;
+
+ private:
+  static inline std::atomic<int> made_{0};
+};
+
+inline bool within(std::chrono::milliseconds timeout, const std::function<bool()>& condition) {
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    std::this_thread::sleep_for(2ms);
+  }
+  return true;
+}
+
+/// An entrypoint's stream to one worker: a thread collects what comes.
+class Stream {
+ public:
+  explicit Stream(const std::string& address, bool has_hello = true)
+      : channel_(grpc::CreateChannel(address, grpc::InsecureChannelCredentials())),
+        stub_(proto::v1::Engine::NewStub(channel_)),
+        stream_(stub_->Connect(&context_)) {
+    if (has_hello) {
+      proto::v1::EngineCommand command;
+      set_identity(*command.mutable_hello()->mutable_identity(), test_identity());
+      command.mutable_hello()->set_entrypoint_id("e0");
+      send(command);
+    }
+    reader_ = std::thread([this] { read(); });
+  }
+
+  ~Stream() {
+    context_.TryCancel();
+    reader_.join();
+  }
+
+  static void set_identity(proto::v1::Identity& wire, const transfer::PeerIdentity& identity) {
+    wire.set_protocol_version(identity.protocol_version);
+    wire.set_model_id(identity.model_id);
+    wire.set_artifact_digest(identity.artifact_digest);
+  }
+
+  void send(const proto::v1::EngineCommand& command) {
+    std::lock_guard lock(send_mutex_);
+    stream_->Write(command);
+  }
+  void hang_up() { context_.TryCancel(); }
+  void close() { stream_->WritesDone(); }
+
+  /// Waits for the next event of a request.
+  std::optional<proto::v1::EngineEvent> next(const std::string& request_id) {
+    std::unique_lock lock(mutex_);
+    auto& queue = events_[request_id];
+    changed_.wait_for(lock, 10s, [&] { return !queue.empty() || is_over_; });
+    if (queue.empty()) return std::nullopt;
+    proto::v1::EngineEvent event = queue.front();
+    queue.pop_front();
+    return event;
+  }
+
+  grpc::Status wait_for_end() {
+    std::unique_lock lock(mutex_);
+    EXPECT_TRUE(changed_.wait_for(lock, 10s, [&] { return is_over_; }));
+    return end_;
+  }
+
+  struct Seen {
+    int messages = 0;
+    proto::v1::EngineLoad load;
+    std::chrono::nanoseconds longest_silence{0};
+  };
+  Seen seen() {
+    std::lock_guard lock(mutex_);
+    return seen_;
+  }
+
+ private:
+  void read() {
+    proto::v1::EngineEvents message;
+    auto last = std::chrono::steady_clock::now();
+    while (stream_->Read(&message)) {
+      const auto now = std::chrono::steady_clock::now();
+      std::lock_guard lock(mutex_);
+      if (seen_.messages > 0) seen_.longest_silence = std::max(seen_.longest_silence, now - last);
+      last = now;
+      ++seen_.messages;
+      EXPECT_TRUE(message.has_load());
+      seen_.load = message.load();
+      for (const auto& event : message.events()) {
+        events_[event.key().request_id()].push_back(event);
+      }
+      changed_.notify_all();
+    }
+    const grpc::Status end = stream_->Finish();
+    std::lock_guard lock(mutex_);
+    end_ = end;
+    is_over_ = true;
+    changed_.notify_all();
+  }
+
+  std::shared_ptr<grpc::Channel> channel_;
+  std::unique_ptr<proto::v1::Engine::Stub> stub_;
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::ClientReaderWriter<proto::v1::EngineCommand, proto::v1::EngineEvents>>
+      stream_;
+  std::mutex send_mutex_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<std::string, std::deque<proto::v1::EngineEvent>> events_;
+  Seen seen_;
+  bool is_over_ = false;
+  grpc::Status end_;
+  std::thread reader_;
+};
+
+inline void set_sampling(proto::v1::SamplingState& wire, int max_new_tokens,
+                         double temperature = 0) {
+  wire.set_temperature(temperature);
+  wire.set_top_p(1);
+  wire.set_repetition_penalty(1);
+  wire.set_seed(17);
+  wire.set_ignore_eos(true);
+  wire.set_max_new_tokens(static_cast<std::uint32_t>(max_new_tokens));
+}
+
+inline proto::v1::EngineCommand start_prefill(const std::string& id,
+                                              const std::vector<TokenId>& tokens,
+                                              int max_new_tokens, double temperature = 0) {
+  proto::v1::EngineCommand command;
+  auto& start = *command.mutable_start_prefill();
+  start.mutable_key()->set_request_id(id);
+  start.mutable_tokens()->Add(tokens.begin(), tokens.end());
+  start.set_prompt_tokens(static_cast<std::uint32_t>(tokens.size()));
+  set_sampling(*start.mutable_sampling(), max_new_tokens, temperature);
+  start.set_deadline_ms(60'000);
+  return command;
+}
+
+inline proto::v1::EngineCommand start_decode(const proto::v1::EngineCommand& prefill,
+                                             const proto::v1::Prefilled& first) {
+  proto::v1::EngineCommand command;
+  auto& start = *command.mutable_start_decode();
+  const auto& before = prefill.start_prefill();
+  *start.mutable_key() = before.key();
+  *start.mutable_tokens() = before.tokens();
+  start.add_tokens(first.token().token());
+  start.set_prompt_tokens(before.prompt_tokens());
+  *start.mutable_sampling() = before.sampling();
+  *start.mutable_handover() = first.handover();
+  start.set_deadline_ms(60'000);
+  return command;
+}
+
+inline proto::v1::EngineCommand cancel(const std::string& id, std::uint64_t export_id = 0) {
+  proto::v1::EngineCommand command;
+  command.mutable_cancel()->mutable_key()->set_request_id(id);
+  command.mutable_cancel()->set_export_id(export_id);
+  return command;
+}
+
+/// Collects a text to its end from both streams.
+inline std::vector<TokenId> generate(Stream& prefill, Stream& decode,
+                                     const proto::v1::EngineCommand& command) {
+  const std::string id = command.start_prefill().key().request_id();
+  std::vector<TokenId> text;
+  prefill.send(command);
+  const auto first = prefill.next(id);
+  if (!first || !first->has_prefilled()) {
+    ADD_FAILURE() << (first ? first->ShortDebugString() : "no event");
+    return text;
+  }
+  text.push_back(first->prefilled().token().token());
+  if (first->prefilled().finish() != proto::v1::FINISH_REASON_NONE) return text;
+  decode.send(start_decode(command, first->prefilled()));
+  for (;;) {
+    const auto event = decode.next(id);
+    if (!event || !event->has_sampled()) {
+      ADD_FAILURE() << (event ? event->ShortDebugString() : "no event");
+      return text;
+    }
+    for (const auto& token : event->sampled().tokens()) text.push_back(token.token());
+    if (event->sampled().finish() != proto::v1::FINISH_REASON_NONE) return text;
+  }
+}
+
+}  // namespace millrace::dataplane::worker
