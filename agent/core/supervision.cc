@@ -21,8 +21,11 @@ std::chrono::milliseconds backoff(int failures) {
 std::vector<Command> Supervision::on_event(const Event& event, TimePoint now) {
   std::visit([&](const auto& kind) { apply(kind, now); }, event);
   for (auto& [worker_id, slot] : slots_) settle(worker_id, slot, now);
-  std::erase_if(slots_, [](const auto& entry) {
-    return entry.second.phase == Phase::kIdle && !entry.second.wanted;
+  std::erase_if(slots_, [this](const auto& entry) {
+    const Slot& slot = entry.second;
+    if (slot.phase != Phase::kIdle || slot.wanted) return false;
+    retired_incarnation_ = std::max(retired_incarnation_, slot.incarnation);
+    return true;
   });
   return std::exchange(commands_, {});
 }
@@ -139,7 +142,8 @@ void Supervision::settle(const std::string& worker_id, Slot& slot, TimePoint now
   if (slot.phase == Phase::kIdle) {
     if (is_shutting_down_) slot.wanted.reset();
     if (!slot.wanted || now < slot.next_start) return;
-    slot.incarnation = std::max(slot.incarnation, slot.incarnation_floor) + 1;
+    slot.incarnation =
+        std::max({slot.incarnation, slot.incarnation_floor, retired_incarnation_}) + 1;
     slot.running = *slot.wanted;
     slot.phase = Phase::kStarting;
     slot.ready = {};

@@ -144,6 +144,7 @@ class Supervision {
   AssignmentVerdict last_verdict_ = AssignmentVerdict::kTaken;
   bool is_shutting_down_ = false;
   bool is_killing_ = false;
+  std::uint64_t retired_incarnation_ = 0;  // the highest of the forgotten slots
   std::map<std::string, Slot> slots_;
   std::vector<Command> commands_;  // of the event being applied
 };
