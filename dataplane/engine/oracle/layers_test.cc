@@ -21,7 +21,7 @@ namespace {
 // Two float32 sums of the same products in different orders, in units of the last place of the
 // row's largest magnitude: how far from a rounding or ranking boundary a value may lie that falls
 // on different sides of it.
-constexpr float kBoundaryUlps = 16;
+constexpr float kBoundaryUlps = 8;
 constexpr float kUlp = 1.0f / (1 << 24);
 // Values behind two or more roundings in a row, whose unrounded form is not recomputed here:
 // neighbouring bf16 numbers, and few of them.
