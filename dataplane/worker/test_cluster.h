@@ -95,13 +95,14 @@ inline bool within(std::chrono::milliseconds timeout, const std::function<bool()
 /// An entrypoint's stream to one worker: a thread collects what comes.
 class Stream {
  public:
-  explicit Stream(const std::string& address, bool has_hello = true)
+  explicit Stream(const std::string& address,
+                  std::optional<transfer::PeerIdentity> greet_as = test_identity())
       : channel_(grpc::CreateChannel(address, grpc::InsecureChannelCredentials())),
         stub_(proto::v1::Engine::NewStub(channel_)),
         stream_(stub_->Connect(&context_)) {
-    if (has_hello) {
+    if (greet_as) {
       proto::v1::EngineCommand command;
-      set_identity(*command.mutable_hello()->mutable_identity(), test_identity());
+      set_identity(*command.mutable_hello()->mutable_identity(), *greet_as);
       command.mutable_hello()->set_entrypoint_id("e0");
       send(command);
     }
@@ -126,10 +127,16 @@ class Stream {
   void hang_up() { context_.TryCancel(); }
   void close() { stream_->WritesDone(); }
 
-  /// Waits for the next event of a request.
-  std::optional<proto::v1::EngineEvent> next(const std::string& request_id) {
+  bool is_over() {
+    std::lock_guard lock(mutex_);
+    return is_over_;
+  }
+
+  /// Waits for the next event of a request's attempt; nullopt when none comes any more.
+  std::optional<proto::v1::EngineEvent> next(const std::string& request_id,
+                                             std::uint32_t attempt = 0) {
     std::unique_lock lock(mutex_);
-    auto& queue = events_[request_id];
+    auto& queue = events_[{request_id, attempt}];
     changed_.wait_for(lock, 10s, [&] { return !queue.empty() || is_over_; });
     if (queue.empty()) return std::nullopt;
     proto::v1::EngineEvent event = queue.front();
@@ -166,7 +173,7 @@ class Stream {
       EXPECT_TRUE(message.has_load());
       seen_.load = message.load();
       for (const auto& event : message.events()) {
-        events_[event.key().request_id()].push_back(event);
+        events_[{event.key().request_id(), event.key().attempt()}].push_back(event);
       }
       changed_.notify_all();
     }
@@ -185,7 +192,7 @@ class Stream {
   std::mutex send_mutex_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::map<std::string, std::deque<proto::v1::EngineEvent>> events_;
+  std::map<std::pair<std::string, std::uint32_t>, std::deque<proto::v1::EngineEvent>> events_;
   Seen seen_;
   bool is_over_ = false;
   grpc::Status end_;

@@ -96,7 +96,7 @@ TEST(WorkerServer, APromptOf32KTokensFitsAMessage) {
 
 TEST(WorkerServer, AnotherIdentityIsRefusedWithBothValues) {
   HashWorker prefill({.role = Role::kPrefill});
-  Stream stream(prefill.server->address(), false);
+  Stream stream(prefill.server->address(), std::nullopt);
   proto::v1::EngineCommand hello;
   transfer::PeerIdentity other = test_identity();
   other.model_id = "other-model";
@@ -109,7 +109,7 @@ TEST(WorkerServer, AnotherIdentityIsRefusedWithBothValues) {
 
 TEST(WorkerServer, AStreamThatDoesNotGreetIsRefused) {
   HashWorker prefill({.role = Role::kPrefill});
-  Stream stream(prefill.server->address(), false);
+  Stream stream(prefill.server->address(), std::nullopt);
   stream.send(start_prefill("r", prompt_of(3), 1));
   EXPECT_EQ(stream.wait_for_end().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_TRUE(within(1s, [&] { return prefill.metric("millrace_streams_open") == 0; }));
