@@ -160,6 +160,7 @@ absl::StatusOr<PreparedRequest> prepare_chat(std::string_view body, const Deploy
                    parse_chat_request(body, deployment.model_id, deployment.vocab_size,
                                       deployment.default_thinking));
   PreparedRequest prepared;
+  prepared.prompt_field = "messages";
   ASSIGN_OR_RETURN(prepared.prompt,
                    encode_prompt(render_v41(request.conversation), *deployment.tokenizer));
   const bool is_thinking = request.conversation.thinking == Thinking::kOn;

@@ -204,6 +204,7 @@ absl::StatusOr<PreparedRequest> prepare_completion(std::string_view body,
   RETURN_IF_ERROR(check_model(fields, deployment.model_id));
   RETURN_IF_ERROR(check_other_fields(fields));
   PreparedRequest prepared;
+  prepared.prompt_field = "prompt";
   ASSIGN_OR_RETURN(prepared.sampling, read_sampling(fields, deployment.vocab_size));
   ASSIGN_OR_RETURN(const auto logprobs, fields.integer("logprobs", 0, kMaxTopLogprobs));
   prepared.sampling.return_logprobs = logprobs.has_value();

@@ -36,6 +36,7 @@ class ResponseEncoder {
 /// serves.
 struct PreparedRequest {
   std::vector<TokenId> prompt;
+  std::string_view prompt_field;  ///< the field to name when the prompt is too long
   Sampling sampling;
   Stage first_stage = Stage::kAnswer;
   bool is_streamed = false;

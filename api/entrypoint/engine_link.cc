@@ -1,0 +1,151 @@
+#include "api/entrypoint/engine_link.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <deque>
+#include <future>
+#include <utility>
+
+#include "api/proto/engine.grpc.pb.h"
+#include "common/str_cat.h"
+#include "common/types.h"
+
+namespace millrace::api::entrypoint {
+namespace {
+
+using proto::v1::EngineCommand;
+using proto::v1::EngineEvents;
+
+std::shared_ptr<grpc::Channel> make_channel(const std::string& address) {
+  grpc::ChannelArguments arguments;
+  // Reconnecting is ours: every link is a fresh connection, tried once.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
+  arguments.SetMaxReceiveMessageSize(64 << 20);
+  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+}
+
+EngineCommand greeting(const LinkIdentity& identity) {
+  EngineCommand command;
+  auto* hello = command.mutable_hello();
+  hello->set_entrypoint_id(identity.entrypoint_id);
+  hello->mutable_identity()->set_protocol_version(kProtocolVersion);
+  hello->mutable_identity()->set_model_id(identity.model_id);
+  hello->mutable_identity()->set_artifact_digest(identity.artifact_digest);
+  return command;
+}
+
+}  // namespace
+
+/// The transport's side. On*() run on threads of gRPC and only post to the loop; everything else
+/// runs on the loop. gRPC refers to the object until OnDone().
+class EngineLink::Stream final : public grpc::ClientBidiReactor<EngineCommand, EngineEvents>,
+                                 public std::enable_shared_from_this<Stream> {
+ public:
+  Stream(common::http::EventLoop& loop, const std::string& address, Callbacks callbacks)
+      : loop_(loop),
+        stub_(proto::v1::Engine::NewStub(make_channel(address))),
+        callbacks_(std::move(callbacks)),
+        done_(done_promise_.get_future()) {}
+
+  void open(EngineCommand first) {
+    self_ = shared_from_this();
+    stub_->async()->Connect(&context_, this);
+    // Writes begin outside of reactions, so the call must be held open by hand.
+    AddHold();
+    StartRead(&incoming_);
+    send(std::move(first));
+    StartCall();
+  }
+
+  void send(EngineCommand command) {
+    if (is_ending_) return;
+    outgoing_.push_back(std::move(command));
+    if (!is_writing_) write_next();
+  }
+
+  void cancel() { context_.TryCancel(); }
+
+  /// No callback from here on; returns when gRPC has let go.
+  void close() {
+    callbacks_ = {};
+    cancel();
+    end();
+    done_.wait();
+  }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) {
+      loop_.post([self = shared_from_this()] { self->end(); });
+      return;
+    }
+    auto events = std::make_shared<EngineEvents>(std::move(incoming_));
+    incoming_.Clear();
+    loop_.post([self = shared_from_this(), events] {
+      // A copy: the callback may close the link, and with it the function.
+      const auto on_events = self->callbacks_.on_events;
+      if (on_events) on_events(*events);
+    });
+    StartRead(&incoming_);
+  }
+
+  void OnWriteDone(bool ok) override {
+    loop_.post([self = shared_from_this(), ok] {
+      self->is_writing_ = false;
+      self->outgoing_.pop_front();
+      if (!ok) {
+        self->end();
+      } else if (!self->outgoing_.empty() && !self->is_ending_) {
+        self->write_next();
+      }
+    });
+  }
+
+  void OnDone(const grpc::Status& status) override {
+    absl::Status reason(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+    loop_.post([self = shared_from_this(), reason] {
+      const auto on_down = std::exchange(self->callbacks_, {}).on_down;
+      if (on_down) on_down(reason);
+    });
+    // Kept alive past set_value(), behind which close() goes on.
+    const std::shared_ptr<Stream> self = std::move(self_);
+    done_promise_.set_value();
+  }
+
+ private:
+  void write_next() {
+    is_writing_ = true;
+    StartWrite(&outgoing_.front());
+  }
+
+  /// The stream works no more: lets gRPC finish the call.
+  void end() {
+    if (std::exchange(is_ending_, true)) return;
+    RemoveHold();
+  }
+
+  common::http::EventLoop& loop_;
+  const std::unique_ptr<proto::v1::Engine::Stub> stub_;
+  Callbacks callbacks_;
+  grpc::ClientContext context_;
+  EngineEvents incoming_;
+  std::deque<EngineCommand> outgoing_;  // the front one is being written
+  bool is_writing_ = false;
+  bool is_ending_ = false;
+  std::promise<void> done_promise_;
+  std::future<void> done_;
+  std::shared_ptr<Stream> self_;
+};
+
+EngineLink::EngineLink(common::http::EventLoop& loop, const std::string& address,
+                       const LinkIdentity& identity, Callbacks callbacks)
+    : stream_(std::make_shared<Stream>(loop, address, std::move(callbacks))) {
+  stream_->open(greeting(identity));
+}
+
+EngineLink::~EngineLink() { stream_->close(); }
+
+void EngineLink::send(EngineCommand command) { stream_->send(std::move(command)); }
+void EngineLink::cancel() { stream_->cancel(); }
+
+}  // namespace millrace::api::entrypoint

@@ -1,0 +1,141 @@
+#include "api/entrypoint/engine_messages.h"
+
+#include <utility>
+
+#include "api/proto/engine.pb.h"
+
+namespace millrace::api::entrypoint {
+namespace {
+
+void set_key(const std::string& request_id, std::uint32_t attempt, proto::v1::RequestKey& key) {
+  key.set_request_id(request_id);
+  key.set_attempt(attempt);
+}
+
+std::uint64_t milliseconds_left(std::chrono::milliseconds time_left) {
+  return time_left.count() > 0 ? static_cast<std::uint64_t>(time_left.count()) : 1;
+}
+
+recipe::GeneratedToken to_token(const proto::v1::SampledToken& token) {
+  recipe::GeneratedToken result{token.token(), token.logprob(), {}};
+  result.top.reserve(static_cast<std::size_t>(token.top_size()));
+  for (const auto& entry : token.top()) result.top.emplace_back(entry.token(), entry.logprob());
+  return result;
+}
+
+EngineFinish to_finish(proto::v1::FinishReason reason) {
+  switch (reason) {
+    case proto::v1::FINISH_REASON_STOP:
+      return EngineFinish::kStop;
+    case proto::v1::FINISH_REASON_LENGTH:
+      return EngineFinish::kLength;
+    default:
+      return EngineFinish::kNone;
+  }
+}
+
+FlowEvent to_prefilled(const std::string& worker_id, std::uint32_t attempt,
+                       const proto::v1::Prefilled& prefilled) {
+  flow_event::Prefilled event{.worker_id = worker_id,
+                              .attempt = attempt,
+                              .token = to_token(prefilled.token()),
+                              .finish = to_finish(prefilled.finish()),
+                              .handover = {}};
+  if (prefilled.has_handover()) {
+    event.handover.export_id = prefilled.handover().export_id();
+    event.handover.message = prefilled.handover().SerializeAsString();
+  }
+  return event;
+}
+
+FlowEvent to_sampled(const std::string& worker_id, std::uint32_t attempt,
+                     const proto::v1::Sampled& sampled) {
+  flow_event::Sampled event{.worker_id = worker_id,
+                            .attempt = attempt,
+                            .tokens = {},
+                            .finish = to_finish(sampled.finish())};
+  for (const auto& token : sampled.tokens()) event.tokens.push_back(to_token(token));
+  return event;
+}
+
+}  // namespace
+
+proto::v1::SamplingState to_sampling_state(const recipe::Sampling& sampling, std::uint64_t seed,
+                                           std::uint32_t max_new_tokens) {
+  proto::v1::SamplingState state;
+  state.set_temperature(sampling.temperature);
+  state.set_top_p(sampling.top_p);
+  state.set_top_k(sampling.top_k);
+  state.set_min_p(sampling.min_p);
+  state.set_presence_penalty(sampling.presence_penalty);
+  state.set_frequency_penalty(sampling.frequency_penalty);
+  state.set_repetition_penalty(sampling.repetition_penalty);
+  for (const auto& [token, bias] : sampling.logit_bias) (*state.mutable_logit_bias())[token] = bias;
+  state.set_seed(seed);
+  state.set_ignore_eos(sampling.ignore_eos);
+  state.set_max_new_tokens(max_new_tokens);
+  state.set_return_logprobs(sampling.return_logprobs);
+  state.set_top_logprobs(sampling.top_logprobs);
+  return state;
+}
+
+proto::v1::EngineCommand start_prefill_command(const std::string& request_id,
+                                               const RequestFlow& flow,
+                                               const flow_command::StartPrefill& start,
+                                               const proto::v1::SamplingState& sampling,
+                                               std::chrono::milliseconds time_left) {
+  proto::v1::EngineCommand command;
+  auto& message = *command.mutable_start_prefill();
+  set_key(request_id, start.attempt, *message.mutable_key());
+  message.mutable_tokens()->Assign(flow.tokens().begin(), flow.tokens().end());
+  message.set_prompt_tokens(flow.prompt_tokens());
+  *message.mutable_sampling() = sampling;
+  message.set_deadline_ms(milliseconds_left(time_left));
+  return command;
+}
+
+proto::v1::EngineCommand start_decode_command(const std::string& request_id,
+                                              const RequestFlow& flow,
+                                              const flow_command::StartDecode& start,
+                                              const proto::v1::SamplingState& sampling,
+                                              std::chrono::milliseconds time_left) {
+  proto::v1::EngineCommand command;
+  auto& message = *command.mutable_start_decode();
+  set_key(request_id, start.attempt, *message.mutable_key());
+  message.mutable_tokens()->Assign(flow.tokens().begin(), flow.tokens().end());
+  message.set_prompt_tokens(flow.prompt_tokens());
+  *message.mutable_sampling() = sampling;
+  // It came as a valid message; what is wrong with its content is for the worker to say.
+  if (!message.mutable_handover()->ParseFromString(start.handover.message)) {
+    message.clear_handover();
+  }
+  message.set_deadline_ms(milliseconds_left(time_left));
+  return command;
+}
+
+proto::v1::EngineCommand cancel_command(const std::string& request_id,
+                                        const flow_command::Cancel& cancel) {
+  proto::v1::EngineCommand command;
+  set_key(request_id, cancel.attempt, *command.mutable_cancel()->mutable_key());
+  command.mutable_cancel()->set_export_id(cancel.export_id);
+  return command;
+}
+
+FlowEvent to_flow_event(const std::string& worker_id, const proto::v1::EngineEvent& event) {
+  const std::uint32_t attempt = event.key().attempt();
+  switch (event.event_case()) {
+    case proto::v1::EngineEvent::kPrefilled:
+      return to_prefilled(worker_id, attempt, event.prefilled());
+    case proto::v1::EngineEvent::kSampled:
+      return to_sampled(worker_id, attempt, event.sampled());
+    case proto::v1::EngineEvent::kFailed:
+      return flow_event::Failed{worker_id, attempt,
+                                absl::Status(static_cast<absl::StatusCode>(event.failed().code()),
+                                             event.failed().message())};
+    default:
+      return flow_event::Failed{worker_id, attempt,
+                                absl::InternalError("the engine sent an unknown event")};
+  }
+}
+
+}  // namespace millrace::api::entrypoint

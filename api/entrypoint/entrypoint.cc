@@ -1,0 +1,315 @@
+#include "api/entrypoint/entrypoint.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "api/entrypoint/generation_session.h"
+#include "api/recipe/request_error.h"
+#include "common/json.h"
+#include "common/status_macros.h"
+#include "common/str_cat.h"
+
+namespace millrace::api::entrypoint {
+namespace {
+
+using common::http::HttpServer;
+using common::http::HttpServerOptions;
+using common::http::ServerReply;
+using common::http::ServerRequest;
+using Clock = std::chrono::steady_clock;
+
+// Bodies that wait for the decoding thread; each is at most as long as the body limit.
+constexpr std::size_t kDecodeQueue = 64;
+// After the last answer of a drain: for clients to read it and close.
+constexpr std::chrono::milliseconds kCloseGrace{1000};
+
+std::int64_t unix_seconds() {
+  return std::chrono::duration_cast<std::chrono::seconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+absl::Status status_of_http(int status, std::string_view message) {
+  switch (status) {
+    case 429:
+      return absl::ResourceExhaustedError(to_absl(message));
+    case 503:
+      return absl::UnavailableError(to_absl(message));
+    default:
+      return absl::InvalidArgumentError(to_absl(message));
+  }
+}
+
+void reply_text(common::http::ResponseWriter& writer, int status, std::string body,
+                std::string content_type) {
+  ServerReply reply;
+  reply.status = status;
+  reply.body = std::move(body);
+  reply.content_type = std::move(content_type);
+  writer.respond(std::move(reply));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Entrypoint>> Entrypoint::start(common::http::EventLoop& loop,
+                                                              Logger log, Registry& registry,
+                                                              recipe::Deployment deployment,
+                                                              const EntrypointOptions& options) {
+  std::unique_ptr<Entrypoint> entrypoint(
+      new Entrypoint(loop, std::move(log), registry, std::move(deployment), options));
+  HttpServerOptions server;
+  server.listen = options.listen;
+  server.limits = options.http;
+  server.error_body = [](int status, std::string_view message) {
+    return recipe::error_body(recipe::error_details(status_of_http(status, message)));
+  };
+  ASSIGN_OR_RETURN(entrypoint->server_, HttpServer::start(loop, std::move(server)));
+  entrypoint->add_routes();
+  Entrypoint* self = entrypoint.get();
+  entrypoint->poller_ = std::make_unique<ViewPoller>(
+      loop, self->log_, options.controller_url, options.view_period,
+      [self](const admin::RoutingView& view) {
+        const bool is_ours = self->pool_->apply_view(view);
+        if (is_ours) {
+          self->has_view_ = true;
+          self->metrics_.set_view_version(view.version);
+        } else {
+          self->log_.error("view_of_another_model",
+                           {{"view", view.model_id}, {"ours", self->deployment_.model_id}});
+        }
+      });
+  return entrypoint;
+}
+
+Entrypoint::Entrypoint(common::http::EventLoop& loop, Logger log, Registry& registry,
+                       recipe::Deployment deployment, const EntrypointOptions& options)
+    : loop_(loop),
+      log_(std::move(log)),
+      registry_(registry),
+      deployment_(std::move(deployment)),
+      options_(options),
+      metrics_(registry),
+      created_seconds_(unix_seconds()),
+      decode_queue_(kDecodeQueue) {
+  pool_ = std::make_unique<EnginePool>(
+      loop_, log_, deployment_.model_id, options_.entrypoint_id, options_.engines,
+      EnginePool::Callbacks{
+          .on_events = [this](const std::string& worker,
+                              const auto& events) { table_->on_events(worker, events); },
+          .on_lost = [this](const std::string& worker) { table_->on_lost(worker); },
+          .on_capacity = [this] { table_->dispatch(); }});
+  table_ =
+      std::make_unique<RequestTable>(loop_, log_, metrics_, *pool_, [this] { check_drained(); });
+  decode_thread_ = std::thread([this] {
+    while (std::optional<std::function<void()>> work = decode_queue_.pop()) (*work)();
+  });
+}
+
+Entrypoint::~Entrypoint() {
+  poller_ = nullptr;
+  decode_queue_.close();
+  decode_thread_.join();
+  // Requests before the listener: their writers end with their connections.
+  arrivals_.clear();
+  table_ = nullptr;
+  server_ = nullptr;
+  pool_ = nullptr;
+}
+
+void Entrypoint::add_routes() {
+  add_generation("/v1/chat/completions", recipe::prepare_chat);
+  add_generation("/v1/completions", recipe::prepare_completion);
+  server_->route("GET", "/v1/models", [this](const ServerRequest&, const Writer& writer) {
+    reply_text(*writer, 200, models_body(), "application/json");
+  });
+  server_->route("GET", "/health", [](const ServerRequest&, const Writer& writer) {
+    reply_text(*writer, 200, R"({"status":"ok"})", "application/json");
+  });
+  server_->route("GET", "/ready", [this](const ServerRequest&, const Writer& writer) {
+    const absl::Status status = readiness();
+    if (status.ok()) {
+      reply_text(*writer, 200, R"({"status":"ready"})", "application/json");
+    } else {
+      writer->respond(error_reply(status));
+    }
+  });
+  server_->route("GET", "/metrics", [this](const ServerRequest&, const Writer& writer) {
+    reply_text(*writer, 200, registry_.exposition(), "text/plain; version=0.0.4; charset=utf-8");
+  });
+}
+
+void Entrypoint::add_generation(const std::string& path, recipe::PrepareFunction prepare) {
+  server_->route("POST", path, [this, prepare](ServerRequest request, Writer writer) {
+    receive(std::move(request), std::move(writer), prepare);
+  });
+}
+
+/// Takes a request in: what can be refused without reading it is refused here.
+void Entrypoint::receive(ServerRequest request, Writer writer, recipe::PrepareFunction prepare) {
+  if (is_draining_) {
+    refuse(*writer, Refusal::kDraining, readiness());
+    return;
+  }
+  if (table_->waiting() + arrivals_.size() >= options_.max_queue) {
+    refuse(*writer, Refusal::kQueueFull,
+           absl::ResourceExhaustedError(
+               str_cat("the queue is full: ", options_.max_queue, " requests wait")));
+    return;
+  }
+  const std::string request_id = new_request_id();
+  writer->on_close([this, request_id] {
+    arrivals_.erase(request_id);
+    check_drained();
+  });
+  Arrival& arrival = arrivals_[request_id];
+  arrival = {std::move(writer), Clock::now()};
+  std::function<void()> work = [this, request_id, prepare,
+                                body = std::move(request.body)]() mutable {
+    decode(request_id, prepare, std::move(body));
+  };
+  if (decode_queue_.try_push(std::move(work))) return;
+  refuse(*arrival.writer, Refusal::kQueueFull,
+         absl::ResourceExhaustedError("too many requests arrive at once"));
+  arrivals_.erase(request_id);
+}
+
+/// On the decoding thread: touches nothing but immutable state.
+void Entrypoint::decode(const std::string& request_id, recipe::PrepareFunction prepare,
+                        std::string body) {
+  // std::function wants a copyable value.
+  auto prepared = std::make_shared<absl::StatusOr<recipe::PreparedRequest>>(
+      prepare(body, deployment_, {request_id, unix_seconds()}));
+  loop_.post([this, request_id, prepared] { admit(request_id, std::move(*prepared)); });
+}
+
+/// Back on the loop: the last checks, then the request is accepted.
+void Entrypoint::admit(const std::string& request_id,
+                       absl::StatusOr<recipe::PreparedRequest> prepared) {
+  const auto it = arrivals_.find(request_id);
+  if (it == arrivals_.end()) return;  // the client has gone
+  Arrival arrival = std::move(it->second);
+  arrivals_.erase(it);
+  if (!prepared.ok()) {
+    refuse(*arrival.writer, Refusal::kInvalid, prepared.status());
+    check_drained();
+    return;
+  }
+  const absl::StatusOr<std::uint32_t> max_new_tokens = output_limit(*prepared);
+  const absl::Status capacity = max_new_tokens.ok()
+                                    ? check_capacity(prepared->prompt.size(), *max_new_tokens)
+                                    : max_new_tokens.status();
+  if (!capacity.ok()) {
+    const bool is_transient = capacity.code() == absl::StatusCode::kUnavailable;
+    refuse(*arrival.writer, is_transient ? Refusal::kNoEngine : Refusal::kInvalid, capacity);
+    check_drained();
+    return;
+  }
+  EngineRequest request{.request_id = request_id,
+                        .prompt = prepared->prompt,
+                        .sampling = prepared->sampling,
+                        // Chosen once, so that an attempt elsewhere draws the same tokens.
+                        .seed = prepared->sampling.seed.value_or(
+                            static_cast<std::uint64_t>(random_()) << 32 | random_()),
+                        .max_new_tokens = *max_new_tokens,
+                        .arrival = arrival.time,
+                        .deadline = arrival.time + options_.request_deadline};
+  arrival.writer->on_close([this, request_id] { table_->cancel(request_id); });
+  auto session = std::make_unique<GenerationSession>(
+      loop_, deployment_, *std::move(prepared), std::move(arrival.writer), options_.keep_alive);
+  table_->add(std::move(request), std::move(session));
+}
+
+/// How many tokens may be generated: a limit beyond the context is met at the context's end.
+absl::StatusOr<std::uint32_t> Entrypoint::output_limit(
+    const recipe::PreparedRequest& prepared) const {
+  const auto context = static_cast<std::size_t>(options_.context_tokens);
+  if (prepared.prompt.size() >= context) {
+    return recipe::field_error(
+        prepared.prompt_field,
+        str_cat("This model's maximum context length is ", context, " tokens. Your prompt has ",
+                prepared.prompt.size(), " tokens and leaves no room for an answer."),
+        "context_length_exceeded");
+  }
+  const auto room = static_cast<std::uint32_t>(context - prepared.prompt.size());
+  return std::min(room, prepared.sampling.max_tokens.value_or(options_.default_max_tokens));
+}
+
+/// A request is accepted only when engines are there and could hold it.
+absl::Status Entrypoint::check_capacity(std::size_t prompt_tokens,
+                                        std::uint32_t max_new_tokens) const {
+  if (!pool_->is_serving()) return readiness();
+  for (const admin::WorkerRole role : {admin::WorkerRole::kPrefill, admin::WorkerRole::kDecode}) {
+    const auto size = request_size(prompt_tokens, max_new_tokens, role);
+    if (pool_->choose(role, size).capacity == Capacity::kNever) {
+      return absl::InvalidArgumentError(str_cat("a prompt of ", prompt_tokens, " tokens and up to ",
+                                                max_new_tokens,
+                                                " new ones do not fit the engines' KV memory"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+void Entrypoint::refuse(common::http::ResponseWriter& writer, Refusal reason,
+                        const absl::Status& status) {
+  metrics_.refused(reason);
+  writer.respond(error_reply(status));
+}
+
+absl::Status Entrypoint::readiness() const {
+  if (is_draining_) return absl::UnavailableError("this server is shutting down");
+  if (!has_view_) return absl::UnavailableError("no routing view from the controller yet");
+  if (pool_->accepting(admin::WorkerRole::kPrefill) == 0) {
+    return absl::UnavailableError("no prefill engine is available");
+  }
+  if (pool_->accepting(admin::WorkerRole::kDecode) == 0) {
+    return absl::UnavailableError("no decode engine is available");
+  }
+  return absl::OkStatus();
+}
+
+void Entrypoint::drain(std::function<void()> done) {
+  is_draining_ = true;
+  on_drained_ = std::move(done);
+  log_.info("draining", {{"requests", table_->size() + arrivals_.size()}});
+  check_drained();
+}
+
+void Entrypoint::check_drained() {
+  if (!on_drained_ || table_->size() + arrivals_.size() > 0 || close_by_ != TimePoint()) return;
+  close_by_ = Clock::now() + kCloseGrace;
+  server_->drain();
+  close_when_idle();
+}
+
+void Entrypoint::close_when_idle() {
+  if (server_->open_connections() == 0 || Clock::now() >= close_by_) {
+    on_drained_();
+    return;
+  }
+  close_timer_ = loop_.after(std::chrono::milliseconds(10), [this] { close_when_idle(); });
+}
+
+std::string Entrypoint::models_body() const {
+  Json model = Json::object();
+  model["id"] = deployment_.model_id;
+  model["object"] = "model";
+  model["created"] = created_seconds_;
+  model["owned_by"] = "millrace";
+  model["max_model_len"] = options_.context_tokens;
+  Json body = Json::object();
+  body["object"] = "list";
+  body["data"] = Json::array({model});
+  return dump_json(body);
+}
+
+std::string Entrypoint::new_request_id() {
+  static constexpr char kDigits[] = "0123456789abcdef";
+  std::string id;
+  for (int word = 0; word < 3; ++word) {
+    unsigned bits = random_();
+    for (int i = 0; i < 8; ++i, bits >>= 4) id.push_back(kDigits[bits & 15]);
+  }
+  return id;
+}
+
+}  // namespace millrace::api::entrypoint

@@ -1,0 +1,109 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+
+#include "api/entrypoint/engine_pool.h"
+#include "api/entrypoint/entrypoint_metrics.h"
+#include "api/entrypoint/request_table.h"
+#include "api/entrypoint/view_poller.h"
+#include "api/recipe/deployment.h"
+#include "api/recipe/prepared_request.h"
+#include "common/http/event_loop.h"
+#include "common/http/http_server.h"
+#include "common/log/log.h"
+#include "common/mailbox.h"
+#include "common/metrics/metrics.h"
+
+namespace millrace::api::entrypoint {
+
+struct EntrypointOptions {
+  std::string listen;          ///< host:port for clients
+  std::string controller_url;  ///< http://host:port
+  std::string entrypoint_id;
+  int context_tokens = 0;  ///< prompt and answer together, from the model's configuration
+  std::uint32_t default_max_tokens = 8192;  ///< when a request names no limit
+  std::size_t max_queue = 512;              ///< requests without a token yet; over it: 429
+  std::chrono::milliseconds request_deadline{300'000};
+  std::chrono::milliseconds view_period{200};
+  std::chrono::milliseconds keep_alive{10'000};  ///< comments on a stream that is silent
+  common::http::HttpServerLimits http;
+  EnginePoolLimits engines;
+};
+
+/// The process clients talk to: takes requests of several protocols, has them computed by the
+/// engines of the routing view, and answers. Everything runs on the event loop's thread, except
+/// decoding and encoding of requests (one thread) and asking for the view (one thread).
+class Entrypoint {
+ public:
+  /// Loop and registry are borrowed and must outlive the entrypoint; so must deployment.tokenizer.
+  /// Listens at once. Errors: those of HttpServer::start.
+  static absl::StatusOr<std::unique_ptr<Entrypoint>> start(common::http::EventLoop& loop,
+                                                           Logger log, Registry& registry,
+                                                           recipe::Deployment deployment,
+                                                           const EntrypointOptions& options);
+  /// Call when the loop does not run any more.
+  ~Entrypoint();
+
+  /// host:port of the listener.
+  const std::string& address() const { return server_->address(); }
+
+  /// Takes no new requests (503, and /ready says so), lets running ones finish, then closes the
+  /// listener and calls `done` on the loop. Call on the loop's thread.
+  void drain(std::function<void()> done);
+
+ private:
+  using Writer = std::unique_ptr<common::http::ResponseWriter>;
+  /// A request between its arrival and its place in the table: being decoded.
+  struct Arrival {
+    Writer writer;
+    TimePoint time;
+  };
+
+  Entrypoint(common::http::EventLoop& loop, Logger log, Registry& registry,
+             recipe::Deployment deployment, const EntrypointOptions& options);
+  void add_routes();
+  void add_generation(const std::string& path, recipe::PrepareFunction prepare);
+  void receive(common::http::ServerRequest request, Writer writer, recipe::PrepareFunction prepare);
+  void decode(const std::string& request_id, recipe::PrepareFunction prepare, std::string body);
+  void admit(const std::string& request_id, absl::StatusOr<recipe::PreparedRequest> prepared);
+  absl::Status check_capacity(std::size_t prompt_tokens, std::uint32_t max_new_tokens) const;
+  absl::StatusOr<std::uint32_t> output_limit(const recipe::PreparedRequest& prepared) const;
+  void refuse(common::http::ResponseWriter& writer, Refusal reason, const absl::Status& status);
+  absl::Status readiness() const;
+  void check_drained();
+  void close_when_idle();
+  std::string models_body() const;
+  std::string new_request_id();
+
+  common::http::EventLoop& loop_;
+  const Logger log_;
+  Registry& registry_;
+  const recipe::Deployment deployment_;
+  const EntrypointOptions options_;
+  const EntrypointMetrics metrics_;
+  const std::int64_t created_seconds_;
+  std::random_device random_;  // request ids and seeds must not repeat over restarts
+
+  std::unique_ptr<EnginePool> pool_;
+  std::unique_ptr<RequestTable> table_;
+  std::map<std::string, Arrival> arrivals_;  // by request id
+  std::unique_ptr<common::http::HttpServer> server_;
+  std::unique_ptr<ViewPoller> poller_;
+  bool has_view_ = false;
+  bool is_draining_ = false;
+  std::function<void()> on_drained_;
+  TimePoint close_by_;
+  common::http::EventLoop::Timer close_timer_;
+
+  Mailbox<std::function<void()>> decode_queue_;
+  std::thread decode_thread_;
+};
+
+}  // namespace millrace::api::entrypoint

@@ -1,0 +1,88 @@
+#include "api/entrypoint/entrypoint_metrics.h"
+
+namespace millrace::api::entrypoint {
+namespace {
+
+std::string_view name_of(Outcome outcome) {
+  switch (outcome) {
+    case Outcome::kStop:
+      return "stop";
+    case Outcome::kLength:
+      return "length";
+    case Outcome::kStopString:
+      return "stop_string";
+    case Outcome::kCancelled:
+      return "cancelled";
+    case Outcome::kDeadline:
+      return "deadline";
+    case Outcome::kError:
+      break;
+  }
+  return "error";
+}
+
+std::string_view name_of(Refusal reason) {
+  switch (reason) {
+    case Refusal::kInvalid:
+      return "invalid";
+    case Refusal::kQueueFull:
+      return "queue_full";
+    case Refusal::kNoEngine:
+      return "no_engine";
+    case Refusal::kDraining:
+      break;
+  }
+  return "draining";
+}
+
+std::string_view name_of(RerouteReason reason) {
+  return reason == RerouteReason::kWorkerLost ? "worker_lost" : "worker_refused";
+}
+
+}  // namespace
+
+EntrypointMetrics::EntrypointMetrics(Registry& registry)
+    : requests_(registry.counter(
+          "millrace_requests_total", "Accepted requests by how they ended.",
+          {{"outcome", {"stop", "length", "stop_string", "cancelled", "deadline", "error"}}})),
+      refused_(registry.counter("millrace_requests_refused_total",
+                                "Requests that were not accepted, by reason.",
+                                {{"reason", {"invalid", "queue_full", "no_engine", "draining"}}})),
+      reroutes_(registry.counter("millrace_reroutes_total",
+                                 "Requests that began again on another engine, by reason.",
+                                 {{"reason", {"worker_lost", "worker_refused"}}})),
+      prompt_tokens_(
+          registry.counter("millrace_prompt_tokens_total", "Prompt tokens of accepted requests.")),
+      generated_tokens_(registry.counter("millrace_generated_tokens_total",
+                                         "Tokens that engines generated for requests.")),
+      time_to_first_token_(registry.histogram("millrace_time_to_first_token_seconds",
+                                              "From the arrival of a request to its first token.",
+                                              latency_buckets_seconds())),
+      time_per_output_token_(
+          registry.histogram("millrace_time_per_output_token_seconds",
+                             "Mean time between the tokens of a request, after the first.",
+                             latency_buckets_seconds())),
+      waiting_(registry.gauge("millrace_requests_waiting", "Requests without a token yet.")),
+      running_(registry.gauge("millrace_requests_running", "Requests that have a token.")),
+      workers_(registry.gauge("millrace_engine_workers", "Engine workers that take requests.",
+                              {{"role", {"prefill", "decode"}}})),
+      view_version_(registry.gauge("millrace_routing_view_version",
+                                   "Version of the routing view in use; 0 = none yet.")) {}
+
+void EntrypointMetrics::ended(Outcome outcome) const { requests_.with({name_of(outcome)}).add(); }
+void EntrypointMetrics::refused(Refusal reason) const { refused_.with({name_of(reason)}).add(); }
+void EntrypointMetrics::rerouted(RerouteReason reason) const {
+  reroutes_.with({name_of(reason)}).add();
+}
+
+void EntrypointMetrics::set_requests(std::size_t waiting, std::size_t running) const {
+  waiting_.set(static_cast<double>(waiting));
+  running_.set(static_cast<double>(running));
+}
+
+void EntrypointMetrics::set_workers(std::size_t prefill, std::size_t decode) const {
+  workers_.with({"prefill"}).set(static_cast<double>(prefill));
+  workers_.with({"decode"}).set(static_cast<double>(decode));
+}
+
+}  // namespace millrace::api::entrypoint

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <chrono>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "api/entrypoint/request_flow.h"
+#include "common/metrics/metrics.h"
+
+namespace millrace::api::entrypoint {
+
+/// How an accepted request ended, for the label of millrace_requests_total.
+enum class Outcome { kStop, kLength, kStopString, kCancelled, kDeadline, kError };
+
+/// Why a request was not accepted, for the label of millrace_requests_refused_total.
+enum class Refusal { kInvalid, kQueueFull, kNoEngine, kDraining };
+
+/// The metrics of an entrypoint, made at the start.
+class EntrypointMetrics {
+ public:
+  explicit EntrypointMetrics(Registry& registry);
+
+  void ended(Outcome outcome) const;
+  void refused(Refusal reason) const;
+  void rerouted(RerouteReason reason) const;
+  void prompt(std::size_t tokens) const { prompt_tokens_.add(static_cast<double>(tokens)); }
+  void generated(std::size_t tokens) const { generated_tokens_.add(static_cast<double>(tokens)); }
+  void first_token(std::chrono::duration<double> since_arrival) const {
+    time_to_first_token_.observe(since_arrival.count());
+  }
+  void per_token(std::chrono::duration<double> mean) const {
+    time_per_output_token_.observe(mean.count());
+  }
+  void set_requests(std::size_t waiting, std::size_t running) const;
+  void set_workers(std::size_t prefill, std::size_t decode) const;
+  void set_view_version(std::uint64_t version) const {
+    view_version_.set(static_cast<double>(version));
+  }
+
+ private:
+  MetricFamily<Counter> requests_;
+  MetricFamily<Counter> refused_;
+  MetricFamily<Counter> reroutes_;
+  Counter prompt_tokens_;
+  Counter generated_tokens_;
+  Histogram time_to_first_token_;
+  Histogram time_per_output_token_;
+  Gauge waiting_;
+  Gauge running_;
+  MetricFamily<Gauge> workers_;
+  Gauge view_version_;
+};
+
+}  // namespace millrace::api::entrypoint

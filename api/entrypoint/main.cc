@@ -1,0 +1,188 @@
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <future>
+#include <string>
+#include <thread>
+
+#include "api/admin/id.h"
+#include "api/admin/process.h"
+#include "api/entrypoint/entrypoint.h"
+#include "api/recipe/prompt.h"
+#include "api/tokenizer/tokenizer.h"
+#include "common/annotate.h"
+#include "common/mapped_file.h"
+#include "common/process/shutdown_signal.h"
+#include "common/status_macros.h"
+#include "common/str_cat.h"
+#include "dataplane/model/config.h"
+
+namespace millrace::api::entrypoint {
+namespace {
+
+/// The command line, as written.
+struct Flags {
+  EntrypointOptions options;
+  std::string model_folder;
+  std::string model_id;
+  std::string ready_file;
+  std::string log_level = "info";
+  std::string default_thinking = "on";
+  std::string usage_form = "separate";
+  int request_deadline_s = 300;
+  int drain_timeout_s = 60;
+};
+
+void add_flags(CLI::App& app, Flags& flags) {
+  EntrypointOptions& options = flags.options;
+  options.listen = "127.0.0.1:8000";
+  options.controller_url = "http://127.0.0.1:8080";
+  options.entrypoint_id = "entrypoint-0";
+  app.add_option("--listen", options.listen, "host:port for clients (port 0: any free one)")
+      ->capture_default_str();
+  app.add_option("--controller", options.controller_url, "URL of the controller")
+      ->capture_default_str();
+  app.add_option("--model", flags.model_folder, "folder with config.json and tokenizer.json")
+      ->required();
+  app.add_option("--model-id", flags.model_id, "name of the model for clients")->required();
+  app.add_option("--entrypoint-id", options.entrypoint_id, "name of this process to engines")
+      ->capture_default_str();
+  app.add_option("--ready-file", flags.ready_file, "written once this process listens");
+  app.add_option("--log-level", flags.log_level, "debug, info, warn, error or off")
+      ->capture_default_str();
+  app.add_option("--default-thinking", flags.default_thinking,
+                 "whether the model reasons when a request does not say")
+      ->check(CLI::IsMember({"on", "off"}))
+      ->capture_default_str();
+  app.add_option("--usage-form", flags.usage_form,
+                 "where a stream carries its usage: on a separate last chunk when asked for "
+                 "(OpenAI's form), or always on the finishing chunk (DeepSeek's)")
+      ->check(CLI::IsMember({"separate", "finishing"}))
+      ->capture_default_str();
+  app.add_option("--default-max-tokens", options.default_max_tokens,
+                 "new tokens of a request that names no limit")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--max-queue", options.max_queue,
+                 "requests without a token yet; more are answered with 429")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--request-deadline-s", flags.request_deadline_s,
+                 "seconds a request may take, waiting for engines included")
+      ->check(CLI::Range(1, 7 * 24 * 3600))
+      ->capture_default_str();
+  app.add_option("--max-body-bytes", options.http.body_bytes, "larger bodies are answered with 413")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--max-connections", options.http.connections, "client connections at a time")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--drain-timeout-s", flags.drain_timeout_s,
+                 "seconds that running requests get to finish after SIGTERM")
+      ->check(CLI::Range(0, 24 * 3600))
+      ->capture_default_str();
+}
+
+struct Model {
+  std::unique_ptr<tokenizer::Tokenizer> tokenizer;
+  recipe::Deployment deployment;
+  int context_tokens = 0;
+};
+
+absl::StatusOr<Model> open_model(const Flags& flags) {
+  Model model;
+  const std::string config_path = flags.model_folder + "/config.json";
+  ASSIGN_OR_RETURN(const std::string config_text, read_file(config_path));
+  const auto config = dataplane::model::parse_model_config(config_text);
+  if (!config.ok()) return annotate(config.status(), config_path);
+  ASSIGN_OR_RETURN(model.tokenizer,
+                   tokenizer::Tokenizer::open(flags.model_folder + "/tokenizer.json"));
+  recipe::Deployment& deployment = model.deployment;
+  ASSIGN_OR_RETURN(deployment.control, recipe::resolve_control_tokens(*model.tokenizer));
+  deployment.model_id = flags.model_id;
+  deployment.tokenizer = model.tokenizer.get();
+  deployment.begin_of_sequence = config->bos_token_id;
+  deployment.vocab_size = config->vocab_size;
+  deployment.system_fingerprint = "millrace-" MILLRACE_VERSION;
+  deployment.default_thinking =
+      flags.default_thinking == "on" ? recipe::Thinking::kOn : recipe::Thinking::kOff;
+  deployment.usage_form = flags.usage_form == "separate" ? recipe::UsageForm::kSeparateChunk
+                                                         : recipe::UsageForm::kFinishingChunk;
+  if (deployment.control.end_of_sequence != config->eos_token_id) {
+    return absl::InvalidArgumentError(
+        str_cat(flags.model_folder, ": the tokenizer's end of sequence is ",
+                deployment.control.end_of_sequence, ", eos_token_id in config.json is ",
+                config->eos_token_id));
+  }
+  if (model.tokenizer->id_bound() > config->vocab_size) {
+    return absl::InvalidArgumentError(str_cat(
+        flags.model_folder, ": tokenizer.json has ids up to ", model.tokenizer->id_bound() - 1,
+        ", but vocab_size in config.json is ", config->vocab_size));
+  }
+  model.context_tokens = config->max_position_embeddings;
+  return model;
+}
+
+absl::Status write_ready_file(const Flags& flags, const std::string& address) {
+  if (flags.ready_file.empty()) return absl::OkStatus();
+  admin::ReadyFile ready;
+  ready.pid = ::getpid();
+  ready.address = address;
+  ready.metrics_address = address;
+  ready.model_id = flags.model_id;
+  return write_file_atomically(flags.ready_file, admin::to_json(ready));
+}
+
+/// Serves until told to stop twice, or once and what ran has finished or its time is over.
+void serve(Entrypoint& entrypoint, common::http::EventLoop& loop, const ShutdownSignal& signal,
+           std::chrono::seconds drain_timeout) {
+  std::thread io([&] { loop.run(); });
+  signal.wait_beyond(0);
+  auto drained = std::make_shared<std::promise<void>>();
+  std::future<void> is_drained = drained->get_future();
+  loop.post([&entrypoint, drained] { entrypoint.drain([drained] { drained->set_value(); }); });
+  const auto end = std::chrono::steady_clock::now() + drain_timeout;
+  while (is_drained.wait_for(std::chrono::milliseconds(20)) != std::future_status::ready &&
+         std::chrono::steady_clock::now() < end && signal.count() < 2) {
+  }
+  loop.stop();
+  io.join();
+}
+
+absl::Status run(Flags flags) {
+  ASSIGN_OR_RETURN(const LogLevel level, parse_log_level(flags.log_level));
+  if (!admin::is_plain_id(flags.options.entrypoint_id)) {
+    return annotate(admin::plain_id_error(flags.options.entrypoint_id), "--entrypoint-id");
+  }
+  const Logger log = Logger::to_stderr("entrypoint", level);
+  ASSIGN_OR_RETURN(const ShutdownSignal signal, ShutdownSignal::install());
+  ASSIGN_OR_RETURN(Model model, open_model(flags));
+  flags.options.context_tokens = model.context_tokens;
+  flags.options.request_deadline = std::chrono::seconds(flags.request_deadline_s);
+  Registry registry;
+  common::http::EventLoop loop;
+  ASSIGN_OR_RETURN(const std::unique_ptr<Entrypoint> entrypoint,
+                   Entrypoint::start(loop, log, registry, model.deployment, flags.options));
+  RETURN_IF_ERROR(write_ready_file(flags, entrypoint->address()));
+  log.info("listening", {{"address", entrypoint->address()}, {"model", flags.model_id}});
+  serve(*entrypoint, loop, signal, std::chrono::seconds(flags.drain_timeout_s));
+  log.info("stopped");
+  return absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace millrace::api::entrypoint
+
+int main(int argc, char** argv) {
+  CLI::App app(
+      "Millrace's entrypoint: serves Chat Completions and Completions over HTTP, with the engines "
+      "of the controller's routing view.",
+      "millrace-entrypoint");
+  millrace::api::entrypoint::Flags flags;
+  millrace::api::entrypoint::add_flags(app, flags);
+  CLI11_PARSE(app, argc, argv);
+  const absl::Status status = millrace::api::entrypoint::run(std::move(flags));
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "millrace-entrypoint: %s\n",
+               std::string(millrace::message_of(status)).c_str());
+  return 1;
+}

@@ -1,0 +1,265 @@
+#include "api/entrypoint/request_table.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "api/entrypoint/engine_messages.h"
+#include "api/proto/engine.pb.h"
+#include "common/check.h"
+#include "common/str_cat.h"
+
+namespace millrace::api::entrypoint {
+namespace {
+
+using admin::WorkerRole;
+using Clock = std::chrono::steady_clock;
+
+constexpr std::uint64_t kBlockTokens = 128;
+
+Outcome outcome_of(const absl::Status& status) {
+  return status.code() == absl::StatusCode::kDeadlineExceeded ? Outcome::kDeadline
+                                                              : Outcome::kError;
+}
+
+}  // namespace
+
+dataplane::routing::RequestSize request_size(std::uint64_t tokens, std::uint64_t max_new_tokens,
+                                             WorkerRole role) {
+  // A prefill worker keeps the prompt's blocks only.
+  const std::uint64_t longest = role == WorkerRole::kPrefill ? tokens : tokens + max_new_tokens;
+  return {.tokens = tokens, .kv_blocks = (longest + kBlockTokens - 1) / kBlockTokens};
+}
+
+struct RequestTable::Entry {
+  Entry(const EngineRequest& request, std::unique_ptr<OutputSink> output)
+      : request_id(request.request_id),
+        flow(request.prompt, request.max_new_tokens),
+        sampling(to_sampling_state(request.sampling, request.seed, request.max_new_tokens)),
+        sink(std::move(output)),
+        arrival(request.arrival),
+        deadline(request.deadline) {}
+
+  std::chrono::milliseconds time_left() const {
+    return std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
+  }
+
+  const std::string request_id;
+  RequestFlow flow;
+  const proto::v1::SamplingState sampling;
+  std::unique_ptr<OutputSink> sink;
+  const TimePoint arrival;
+  const TimePoint deadline;
+  TimePoint first_token;
+  TimePoint last_token;
+  bool is_counted_waiting = false;
+  common::http::EventLoop::Timer deadline_timer;
+};
+
+RequestTable::RequestTable(common::http::EventLoop& loop, Logger log,
+                           const EntrypointMetrics& metrics, EnginePool& pool,
+                           std::function<void()> on_change)
+    : loop_(loop),
+      log_(std::move(log)),
+      metrics_(metrics),
+      pool_(pool),
+      on_change_(std::move(on_change)) {}
+
+RequestTable::~RequestTable() = default;
+
+void RequestTable::add(EngineRequest request, std::unique_ptr<OutputSink> sink) {
+  const Order order = next_order_++;
+  metrics_.prompt(request.prompt.size());
+  auto entry = std::make_unique<Entry>(request, std::move(sink));
+  entry->deadline_timer = loop_.after(entry->deadline - Clock::now(), [this, order] {
+    apply(order, flow_event::DeadlinePassed{});
+  });
+  const bool is_new = order_of_.emplace(request.request_id, order).second;
+  CHECK(is_new, "request ids are unique");
+  update_waiting(*entries_.emplace(order, std::move(entry)).first->second);
+  unassigned_.insert(order);
+  dispatch();
+}
+
+void RequestTable::cancel(const std::string& request_id) {
+  const auto it = order_of_.find(request_id);
+  if (it == order_of_.end()) return;
+  const Order order = it->second;
+  Entry& entry = *entries_.at(order);
+  for (const FlowCommand& command : entry.flow.on_event(flow_event::Cancelled{}, Clock::now())) {
+    run(entry, command);
+  }
+  finish(order, Outcome::kCancelled);
+}
+
+void RequestTable::on_events(const std::string& worker_id, const proto::v1::EngineEvents& events) {
+  for (const proto::v1::EngineEvent& event : events.events()) {
+    const auto it = order_of_.find(event.key().request_id());
+    if (it != order_of_.end()) {
+      apply(it->second, to_flow_event(worker_id, event));
+    } else if (event.has_prefilled() && event.prefilled().has_handover()) {
+      // The request ended while this was on its way: nobody will fetch its KV.
+      pool_.send(worker_id, cancel_command(event.key().request_id(),
+                                           {worker_id, event.key().attempt(),
+                                            event.prefilled().handover().export_id()}));
+    }
+  }
+}
+
+void RequestTable::on_lost(const std::string& worker_id) {
+  std::vector<Order> orders;
+  for (const auto& [order, entry] : entries_) orders.push_back(order);
+  for (const Order order : orders) apply(order, flow_event::WorkerLost{worker_id});
+  dispatch();
+}
+
+/// Feeds an event to a request and does what it asks for.
+void RequestTable::apply(Order order, const FlowEvent& event) {
+  const auto it = entries_.find(order);
+  if (it == entries_.end()) return;
+  Entry& entry = *it->second;
+  for (const FlowCommand& command : entry.flow.on_event(event, Clock::now())) {
+    const bool is_over = run(entry, command);
+    if (is_over) {
+      const auto* failed = std::get_if<flow_command::Fail>(&command);
+      const auto* complete = std::get_if<flow_command::Complete>(&command);
+      finish(order, failed                                            ? outcome_of(failed->status)
+                    : complete == nullptr                             ? Outcome::kStopString
+                    : complete->reason == recipe::FinishReason::kStop ? Outcome::kStop
+                                                                      : Outcome::kLength);
+      return;
+    }
+  }
+  update_waiting(entry);
+  // Whoever holds no worker now wants one, at once or later.
+  const bool is_waiting = entry.flow.wanted_role(TimePoint::max()).has_value();
+  if (is_waiting && unassigned_.insert(order).second) dispatch();
+}
+
+/// True when the request is over.
+bool RequestTable::run(Entry& entry, const FlowCommand& command) {
+  using namespace flow_command;
+  if (const auto* prefill = std::get_if<StartPrefill>(&command)) {
+    pool_.start(prefill->worker_id,
+                start_prefill_command(entry.request_id, entry.flow, *prefill, entry.sampling,
+                                      entry.time_left()),
+                size_of(entry, WorkerRole::kPrefill));
+  } else if (const auto* decode = std::get_if<StartDecode>(&command)) {
+    pool_.start(decode->worker_id,
+                start_decode_command(entry.request_id, entry.flow, *decode, entry.sampling,
+                                     entry.time_left()),
+                size_of(entry, WorkerRole::kDecode));
+  } else if (const auto* stop = std::get_if<Cancel>(&command)) {
+    pool_.send(stop->worker_id, cancel_command(entry.request_id, *stop));
+  } else if (const auto* output = std::get_if<Deliver>(&command)) {
+    entry.last_token = Clock::now();
+    if (entry.first_token == TimePoint()) {
+      entry.first_token = entry.last_token;
+      metrics_.first_token(entry.first_token - entry.arrival);
+    }
+    metrics_.generated(output->tokens.size());
+    if (entry.sink->deliver(output->tokens) == Appetite::kMore) return false;
+    for (const FlowCommand& last : entry.flow.on_event(flow_event::Cancelled{}, Clock::now())) {
+      run(entry, last);
+    }
+    return true;
+  } else if (const auto* complete = std::get_if<Complete>(&command)) {
+    entry.sink->complete(complete->reason);
+    return true;
+  } else if (const auto* failure = std::get_if<Fail>(&command)) {
+    log_.warn("request_failed",
+              {{"request_id", entry.request_id}, {"status", failure->status.ToString()}});
+    entry.sink->fail(failure->status);
+    return true;
+  } else if (const auto* reroute = std::get_if<Rerouted>(&command)) {
+    metrics_.rerouted(reroute->reason);
+    log_.info("request_rerouted",
+              {{"request_id", entry.request_id}, {"delivered_tokens", entry.flow.delivered()}});
+  }
+  return false;
+}
+
+void RequestTable::finish(Order order, Outcome outcome) {
+  const auto it = entries_.find(order);
+  // Out of the table before anything else: what follows may look at it.
+  const std::unique_ptr<Entry> entry = std::move(it->second);
+  entries_.erase(it);
+  order_of_.erase(entry->request_id);
+  unassigned_.erase(order);
+  if (entry->is_counted_waiting) --waiting_for_first_token_;
+  metrics_.ended(outcome);
+  metrics_.set_requests(waiting_for_first_token_, entries_.size() - waiting_for_first_token_);
+  const std::uint32_t count = entry->flow.delivered();
+  if (count > 1) metrics_.per_token((entry->last_token - entry->first_token) / (count - 1));
+  on_change_();
+}
+
+void RequestTable::update_waiting(Entry& entry) {
+  const bool is_waiting = entry.flow.is_first_token_due();
+  if (is_waiting != entry.is_counted_waiting) {
+    entry.is_counted_waiting = is_waiting;
+    is_waiting ? ++waiting_for_first_token_ : --waiting_for_first_token_;
+  }
+  metrics_.set_requests(waiting_for_first_token_, entries_.size() - waiting_for_first_token_);
+}
+
+dataplane::routing::RequestSize RequestTable::size_of(const Entry& entry, WorkerRole role) const {
+  const std::uint64_t left = entry.flow.max_new_tokens() - entry.flow.delivered();
+  return request_size(entry.flow.tokens().size(), left, role);
+}
+
+void RequestTable::dispatch() {
+  metrics_.set_workers(pool_.accepting(WorkerRole::kPrefill), pool_.accepting(WorkerRole::kDecode));
+  if (unassigned_.empty()) return;
+  bool prefill_is_full = false;
+  // A copy: a request that cannot be served is taken out while we look.
+  const std::vector<Order> orders(unassigned_.begin(), unassigned_.end());
+  for (const Order order : orders) {
+    if (try_assign(order, prefill_is_full)) unassigned_.erase(order);
+  }
+  arm_retry();
+}
+
+/// True when the request has a worker, or is over. Prefills are first in, first out: once one finds
+/// no room, later ones wait behind it.
+bool RequestTable::try_assign(Order order, bool& prefill_is_full) {
+  const auto it = entries_.find(order);
+  if (it == entries_.end()) return true;
+  Entry& entry = *it->second;
+  const auto role = entry.flow.wanted_role(Clock::now());
+  if (!role || (*role == WorkerRole::kPrefill && prefill_is_full)) return false;
+  const EnginePool::Choice choice = pool_.choose(*role, size_of(entry, *role));
+  switch (choice.capacity) {
+    case Capacity::kNow:
+      apply(order, flow_event::Assigned{choice.worker_id});
+      return true;
+    case Capacity::kLater:
+      prefill_is_full = true;
+      return false;
+    case Capacity::kNoEngine:
+      return false;
+    case Capacity::kNever:
+      entry.sink->fail(absl::InvalidArgumentError(
+          str_cat("a prompt of ", entry.flow.prompt_tokens(), " tokens and up to ",
+                  entry.flow.max_new_tokens(), " new ones do not fit the engines' KV memory")));
+      finish(order, Outcome::kError);
+      return true;
+  }
+  return false;
+}
+
+/// Looks again when the first back-off ends.
+void RequestTable::arm_retry() {
+  std::optional<TimePoint> next;
+  const TimePoint now = Clock::now();
+  for (const Order order : unassigned_) {
+    const auto until = entries_.at(order)->flow.not_before();
+    if (until && *until > now && (!next || *until < *next)) next = until;
+  }
+  if (next) {
+    retry_ = loop_.after(*next - now, [this] { dispatch(); });
+  } else {
+    retry_ = {};
+  }
+}
+
+}  // namespace millrace::api::entrypoint
