@@ -13,10 +13,12 @@ constexpr std::string_view kAllowed = "allowed are rounding=on|off and decoder_r
 
 absl::StatusOr<EngineSwitches> parse_engine_switches(std::string_view text) {
   EngineSwitches switches;
-  while (!text.empty()) {
+  bool more = !text.empty();
+  while (more) {
     const std::size_t comma = text.find(',');
     const std::string_view item = text.substr(0, comma);
-    text = comma == std::string_view::npos ? std::string_view() : text.substr(comma + 1);
+    more = comma != std::string_view::npos;
+    if (more) text = text.substr(comma + 1);
     const std::size_t equals = item.find('=');
     const std::string_view name = item.substr(0, equals);
     const std::string_view value =
