@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "agent/server/routes.h"
-#include "agent/supervisor/test_programs.h"
+#include "agent/test_programs/test_programs.h"
 #include "common/http/http_client.h"
 #include "common/http/rest_server.h"
 #include "common/str_cat.h"
@@ -30,7 +30,7 @@ using api::admin::ProcessState;
 using common::http::RestRequest;
 using common::http::RestResponse;
 using common::http::RestServer;
-using supervisor::TestPrograms;
+using test_programs::TestPrograms;
 using Clock = std::chrono::steady_clock;
 
 /// The controller's side of the conversation, as the test dictates it.

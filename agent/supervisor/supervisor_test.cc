@@ -10,7 +10,7 @@
 #include <optional>
 #include <thread>
 
-#include "agent/supervisor/test_programs.h"
+#include "agent/test_programs/test_programs.h"
 #include "common/mapped_file.h"
 #include "common/str_cat.h"
 
@@ -20,6 +20,7 @@ namespace {
 using namespace std::chrono_literals;
 using api::admin::ProcessRole;
 using api::admin::ProcessSpec;
+using test_programs::TestPrograms;
 using Clock = std::chrono::steady_clock;
 
 /// Unique over test processes that run side by side: shared memory is the host's.

@@ -7,9 +7,7 @@
 #include <fstream>
 #include <string>
 
-#include <gtest/gtest.h>
-
-namespace millrace::agent::supervisor {
+namespace millrace::agent::test_programs {
 
 /// A folder that goes away with the test, with shell scripts in bin/ that pose as the programs an
 /// agent starts. What they do is told by files in the model folder:
@@ -20,7 +18,7 @@ namespace millrace::agent::supervisor {
 class TestPrograms {
  public:
   TestPrograms() {
-    std::string pattern = ::testing::TempDir() + "agent_test_XXXXXX";
+    std::string pattern = std::filesystem::temp_directory_path() / "agent_test_XXXXXX";
     folder_ = mkdtemp(pattern.data());
     std::filesystem::create_directory(model_dir());
     std::filesystem::create_directory(bin_dir());
@@ -67,4 +65,4 @@ class TestPrograms {
   std::string folder_;
 };
 
-}  // namespace millrace::agent::supervisor
+}  // namespace millrace::agent::test_programs
