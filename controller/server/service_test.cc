@@ -3,7 +3,10 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <atomic>
 #include <filesystem>
+#include <fstream>
+#include <set>
 #include <thread>
 
 #include "api/admin/view.h"
@@ -247,6 +250,35 @@ TEST(Service, ARestartKeepsDesiredViewAndEventsAndRaisesTheEpoch) {
             event_count + 1);
   // An agent that obeyed a later epoch elsewhere is outranked.
   EXPECT_EQ(api::admin::parse_node_join_reply(join(controller, "s1", 50).body)->epoch, 51u);
+}
+
+TEST(Service, EveryRouteIsDescribedAndEveryDescriptionIsARoute) {
+  // "  /path:" begins a path of the description, "    get:" one of its methods.
+  std::set<std::string> described;
+  std::ifstream file(MILLRACE_SOURCE_DIR "/api/admin/openapi.yaml");
+  ASSERT_TRUE(file.is_open());
+  std::string path;
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("  /")) path = line.substr(2, line.size() - 3);
+    if (line == "components:") break;
+    for (const char* method : {"GET", "POST", "PUT", "DELETE"}) {
+      std::string lower;
+      for (const char* c = method; *c != 0; ++c) lower.push_back(static_cast<char>(*c + 32));
+      if (line == "    " + lower + ":") described.insert(str_cat(method, " ", path));
+    }
+  }
+  EXPECT_EQ(described.erase("GET /api/v1/state"), 1u) << "the agent's";
+
+  TemporaryFolder folder;
+  Registry registry;
+  const Logger log = Logger::to_sink("controller", LogLevel::kOff, [](std::string_view) {});
+  auto service = Service::start({}, std::move(*state::Store::open(folder.path())), log, registry);
+  ASSERT_TRUE(service.ok()) << service.status();
+  std::set<std::string> served;
+  for (const common::http::RestRoute& route : routes(**service)) {
+    served.insert(str_cat(route.method, " ", route.pattern));
+  }
+  EXPECT_EQ(served, described);
 }
 
 TEST(Service, ManyAgentsAtOnceAreAllAnswered) {
