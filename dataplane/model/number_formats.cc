@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "common/check.h"
@@ -56,9 +57,11 @@ constexpr std::array<float, 16> kE2m1 = {0,     0.5f,  1,  1.5f,  2,  3,  4,  6,
                                          -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
 
 float largest_magnitude(std::span<const float> x) {
-  float largest = 0;
-  for (float value : x) largest = std::max(largest, std::fabs(value));
-  return largest;
+  // As integers, which order like the magnitudes and, unlike floats, vectorise without further
+  // promises.
+  std::uint32_t largest = 0;
+  for (float value : x) largest = std::max(largest, bits_of(value) & 0x7FFFFFFFu);
+  return std::bit_cast<float>(largest);
 }
 
 // Exponents of the power-of-two scales, of one block.
@@ -84,11 +87,47 @@ void pack_nibbles(std::span<const float> block, float scale, std::uint8_t* codes
   }
 }
 
-void unpack_nibbles(const std::uint8_t* codes, float scale, std::span<float> block) {
-  for (std::size_t i = 0; i < block.size(); i += 2) {
-    block[i] = kE2m1[codes[i / 2] & 15] * scale;
-    block[i + 1] = kE2m1[codes[i / 2] >> 4] * scale;
+/// The two values of every byte, low nibble first.
+constexpr std::array<std::array<float, 2>, 256> make_pair_table() {
+  std::array<std::array<float, 2>, 256> table{};
+  for (std::size_t byte = 0; byte < 256; ++byte) table[byte] = {kE2m1[byte & 15], kE2m1[byte >> 4]};
+  return table;
+}
+
+constexpr std::array<std::array<float, 2>, 256> kE2m1Pairs = make_pair_table();
+
+template <std::size_t kSize>
+void unpack_nibbles(const std::uint8_t* codes, float scale, float* block) {
+  for (std::size_t i = 0; i < kSize / 2; ++i) {
+    std::memcpy(block + 2 * i, kE2m1Pairs[codes[i]].data(), 2 * sizeof(float));
   }
+  for (std::size_t i = 0; i < kSize; ++i) block[i] *= scale;
+}
+
+// The values that encode and decode give, without the code in between and without branches, so that
+// the compiler can vectorise the loops below.
+
+/// Nearest multiple of the value's own step: `dropped` mantissa bits are rounded away, ties to
+/// even.
+template <int kDropped>
+float drop_mantissa_bits(float x) {
+  constexpr std::uint32_t kHalf = (1u << (kDropped - 1)) - 1;
+  const std::uint32_t bits = bits_of(x);
+  return std::bit_cast<float>((bits + kHalf + (bits >> kDropped & 1)) & ~((1u << kDropped) - 1));
+}
+
+float nearest_e4m3(float x) {
+  const float magnitude = std::min(std::fabs(x), kE4m3Max);
+  constexpr float kFixed = 16384.0f;  // its last place is 2^-9, the step of the subnormals
+  const float small = (magnitude + kFixed) - kFixed;
+  return std::copysign(magnitude < pow2(-6) ? small : drop_mantissa_bits<20>(magnitude), x);
+}
+
+float nearest_e2m1(float x) {
+  const float magnitude = std::min(std::fabs(x), kE2m1Max);
+  constexpr float kFixed = 4194304.0f;  // its last place is 0.5, the step below 2
+  const float small = (magnitude + kFixed) - kFixed;
+  return std::copysign(magnitude < 2.0f ? small : drop_mantissa_bits<22>(magnitude), x);
 }
 
 /// Calls visit(block index, block) for consecutive blocks of `size` channels.
@@ -99,17 +138,6 @@ void for_each_block(std::span<T> x, std::size_t size, Visit visit) {
 }
 
 }  // namespace
-
-std::uint16_t encode_bf16(float x) {
-  const std::uint32_t bits = bits_of(x);
-  return static_cast<std::uint16_t>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
-}
-
-float decode_bf16(std::uint16_t bits) {
-  return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
-}
-
-float round_bf16(float x) { return decode_bf16(encode_bf16(x)); }
 
 float decode_e4m3(std::uint8_t code) { return kE4m3[code]; }
 
@@ -176,38 +204,36 @@ void unpack_q8(const std::uint8_t* codes, const std::uint8_t* scales, std::span<
 
 void unpack_q4i(const std::uint8_t* codes, const std::uint8_t* scales, std::span<float> x) {
   for_each_block(x, kQ4iBlock, [&](std::size_t i, std::span<float> block) {
-    unpack_nibbles(codes + i * kQ4iBlock / 2, decode_e8m0(scales[i]), block);
+    unpack_nibbles<kQ4iBlock>(codes + i * kQ4iBlock / 2, decode_e8m0(scales[i]), block.data());
   });
 }
 
 void unpack_q4g(const std::uint8_t* codes, const std::uint8_t* scales, std::span<float> x) {
   for_each_block(x, kQ4gBlock, [&](std::size_t i, std::span<float> block) {
-    unpack_nibbles(codes + i * kQ4gBlock / 2, decode_e4m3(scales[i]), block);
+    unpack_nibbles<kQ4gBlock>(codes + i * kQ4gBlock / 2, decode_e4m3(scales[i]), block.data());
   });
 }
 
 void round_q8(std::span<float> x) {
   for_each_block(x, kQ8Block, [](std::size_t, std::span<float> block) {
     const int exponent = q8_exponent(block);
-    for (float& value : block) {
-      value = decode_e4m3(encode_e4m3(value * pow2(-exponent))) * pow2(exponent);
-    }
+    const float scale = pow2(exponent);
+    const float inverse = pow2(-exponent);
+    for (std::size_t c = 0; c < kQ8Block; ++c) block[c] = nearest_e4m3(block[c] * inverse) * scale;
   });
 }
 
 void round_q4i(std::span<float> x) {
   for_each_block(x, kQ4iBlock, [](std::size_t, std::span<float> block) {
-    const int exponent = q4i_exponent(block);
-    for (float& value : block) {
-      value = decode_e2m1(encode_e2m1(value / pow2(exponent))) * pow2(exponent);
-    }
+    const float scale = pow2(q4i_exponent(block));
+    for (std::size_t c = 0; c < kQ4iBlock; ++c) block[c] = nearest_e2m1(block[c] / scale) * scale;
   });
 }
 
 void round_q4g(std::span<float> x) {
   for_each_block(x, kQ4gBlock, [](std::size_t, std::span<float> block) {
     const float scale = decode_e4m3(q4g_scale(block));
-    for (float& value : block) value = decode_e2m1(encode_e2m1(value / scale)) * scale;
+    for (std::size_t c = 0; c < kQ4gBlock; ++c) block[c] = nearest_e2m1(block[c] / scale) * scale;
   });
 }
 

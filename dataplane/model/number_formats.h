@@ -1,5 +1,6 @@
 #pragma once
 
+#include <bit>
 #include <cstdint>
 #include <span>
 
@@ -25,9 +26,18 @@ inline constexpr int kQ4gBlock = 16;
 /// share a scale of an FP4 weight.
 inline constexpr int kWeightBlock = 32;
 
-float round_bf16(float x);
-float decode_bf16(std::uint16_t bits);
-std::uint16_t encode_bf16(float x);
+// In the header because every operator of the engine ends with them.
+inline std::uint16_t encode_bf16(float x) {
+  const auto bits = std::bit_cast<std::uint32_t>(x);
+  return static_cast<std::uint16_t>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
+}
+inline float decode_bf16(std::uint16_t bits) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
+}
+inline float round_bf16(float x) {
+  const auto bits = std::bit_cast<std::uint32_t>(x);
+  return std::bit_cast<float>((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000u);
+}
 
 float decode_e4m3(std::uint8_t code);
 std::uint8_t encode_e4m3(float x);

@@ -3,14 +3,11 @@
 #include <cmath>
 #include <span>
 
-#include "common/check.h"
 #include "dataplane/engine/cpu/cpu_ops.h"
 #include "dataplane/engine/cpu/indexing.h"
 
 namespace millrace::dataplane::engine::cpu {
 namespace {
-
-constexpr int kMaxCopies = 64;  // the configuration's bound on hc_mult
 
 float sigmoid(float x) { return 1.0f / (1.0f + std::exp(-x)); }
 
@@ -94,22 +91,24 @@ void CpuOps::collapse(Stream&, const CollapseArgs& a) {
   }
 }
 
-void CpuOps::expand(Stream&, const ExpandArgs& a) {
-  CHECK(a.copies <= kMaxCopies);
-  float before[kMaxCopies];
+void CpuOps::expand(Stream& stream, const ExpandArgs& a) {
+  const std::size_t row_floats = at(a.copies, a.width);
+  auto* before = reinterpret_cast<float*>(stream.workspace(row_floats * sizeof(float)));
   for (int row = 0; row < a.rows; ++row) {
     const float* p = a.p + at(row, a.copies);
     const float* mix = a.c + at(row, a.copies * a.copies);
     const float* y = a.y + at(row, a.width);
     float* x = a.stream + at(row, std::int64_t{a.copies} * a.width);
-    for (int c = 0; c < a.width; ++c) {
-      for (int j = 0; j < a.copies; ++j)
-        before[j] = x[at(j, a.width) + static_cast<std::size_t>(c)];
-      for (int k = 0; k < a.copies; ++k) {
-        float sum = p[k] * y[c];
-        for (int j = 0; j < a.copies; ++j) sum += mix[j * a.copies + k] * before[j];
-        x[at(k, a.width) + static_cast<std::size_t>(c)] = stored(sum, a.rounding);
+    std::copy_n(x, row_floats, before);
+    for (int k = 0; k < a.copies; ++k) {
+      float* out = x + at(k, a.width);
+      for (int c = 0; c < a.width; ++c) out[c] = p[k] * y[c];
+      for (int j = 0; j < a.copies; ++j) {
+        const float share = mix[j * a.copies + k];
+        const float* source = before + at(j, a.width);
+        for (int c = 0; c < a.width; ++c) out[c] += share * source[c];
       }
+      store_all(out, at(1, a.width), a.rounding);
     }
   }
 }
