@@ -1,0 +1,373 @@
+#include "api/entrypoint/fake_cluster.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <future>
+#include <mutex>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "api/proto/engine.grpc.pb.h"
+#include "api/recipe/prompt.h"
+#include "common/check.h"
+#include "common/http/http_client.h"
+#include "common/str_cat.h"
+
+namespace millrace::api::entrypoint::test {
+namespace {
+
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+
+constexpr const char* kModelId = "nano";
+// What the view and the workers agree on: 32 bytes of 0xab.
+const std::string kDigest(32, '\xab');
+const std::string kDigestHex = [] {
+  std::string hex;
+  for (int i = 0; i < 32; ++i) hex += "ab";
+  return hex;
+}();
+
+}  // namespace
+
+char letter_at(std::size_t position) { return static_cast<char>('a' + position % 26); }
+
+std::string text_behind(std::size_t prompt_tokens, std::size_t count) {
+  std::string text;
+  for (std::size_t i = 0; i < count; ++i) text.push_back(letter_at(prompt_tokens + i));
+  return text;
+}
+
+bool eventually(const std::function<bool()>& condition, std::chrono::milliseconds timeout) {
+  const auto end = Clock::now() + timeout;
+  while (!condition()) {
+    if (Clock::now() > end) return false;
+    std::this_thread::sleep_for(2ms);
+  }
+  return true;
+}
+
+/// One request at a worker.
+struct FakeRequest {
+  proto::v1::RequestKey key;
+  std::uint32_t position = 0;  // of its next token
+  std::uint32_t end = 0;       // one past its last
+  Clock::time_point next;
+};
+
+struct FakeWorker::Impl final : proto::v1::Engine::Service {
+  using Stream = grpc::ServerReaderWriter<proto::v1::EngineEvents, proto::v1::EngineCommand>;
+
+  grpc::Status Connect(grpc::ServerContext* context, Stream* stream) override {
+    proto::v1::EngineCommand command;
+    if (!stream->Read(&command) || !command.has_hello()) return grpc::Status::OK;
+    const auto& identity = command.hello().identity();
+    if (identity.model_id() != kModelId || identity.artifact_digest() != kDigest) {
+      return grpc::Status(grpc::StatusCode::FAILED_PRECONDITION, "another model or artifact");
+    }
+    std::vector<FakeRequest> requests;
+    std::vector<proto::v1::EngineEvent> refusals;
+    std::uint64_t started = 0;
+    std::atomic<bool> is_over = false;
+    std::mutex stream_mutex;
+    std::thread engine([&] {
+      auto last_report = Clock::time_point();
+      while (!is_over && !context->IsCancelled()) {
+        std::this_thread::sleep_for(1ms);
+        proto::v1::EngineEvents events;
+        {
+          const std::lock_guard lock(stream_mutex);
+          step(requests, events);
+          for (auto& refusal : refusals) *events.add_events() = std::move(refusal);
+          refusals.clear();
+          if (events.events().empty() && Clock::now() - last_report < 50ms) continue;
+          events.mutable_load()->set_running(static_cast<std::uint32_t>(requests.size()));
+          events.mutable_load()->set_kv_blocks_total(1000);
+          events.mutable_load()->set_started_requests(started);
+        }
+        last_report = Clock::now();
+        if (!stream->Write(events)) break;
+      }
+    });
+    while (stream->Read(&command)) {
+      const std::lock_guard lock(stream_mutex);
+      obey(command, requests, refusals, started);
+    }
+    is_over = true;
+    engine.join();
+    running -= static_cast<int>(requests.size());
+    return grpc::Status::OK;
+  }
+
+  void obey(const proto::v1::EngineCommand& command, std::vector<FakeRequest>& requests,
+            std::vector<proto::v1::EngineEvent>& refusals, std::uint64_t& started) {
+    const auto refuse = [&](const proto::v1::RequestKey& key, int code) {
+      proto::v1::EngineEvent event;
+      *event.mutable_key() = key;
+      event.mutable_failed()->set_code(code);
+      refusals.push_back(std::move(event));
+    };
+    const auto start = [&](const auto& message) {
+      ++started;
+      ++starts;
+      if (owner->is_full) {
+        refuse(message.key(), static_cast<int>(absl::StatusCode::kResourceExhausted));
+        return;
+      }
+      ++running;
+      requests.push_back({message.key(), static_cast<std::uint32_t>(message.tokens_size()),
+                          message.prompt_tokens() + message.sampling().max_new_tokens(),
+                          Clock::now() + owner->token_delay.load()});
+    };
+    if (command.has_start_prefill()) {
+      start(command.start_prefill());
+    } else if (command.has_start_decode()) {
+      const std::lock_guard lock(exports_mutex());
+      const std::uint64_t export_id = command.start_decode().handover().export_id();
+      const bool is_known = exports().contains(export_id);
+      if (is_known && !owner->is_full) exports().erase(export_id);
+      if (is_known) {
+        start(command.start_decode());
+      } else {
+        ++started;
+        refuse(command.start_decode().key(), static_cast<int>(absl::StatusCode::kUnavailable));
+      }
+    } else if (command.has_cancel()) {
+      const std::lock_guard lock(exports_mutex());
+      exports().erase(command.cancel().export_id());
+      running -= static_cast<int>(std::erase_if(requests, [&](const FakeRequest& request) {
+        return request.key.request_id() == command.cancel().key().request_id() &&
+               request.key.attempt() == command.cancel().key().attempt();
+      }));
+    }
+  }
+
+  /// One token of every request whose time has come.
+  void step(std::vector<FakeRequest>& requests, proto::v1::EngineEvents& events) {
+    for (auto it = requests.begin(); it != requests.end();) {
+      if (Clock::now() < it->next) {
+        ++it;
+        continue;
+      }
+      proto::v1::SampledToken token;
+      token.set_token(letters[it->position % 26]);
+      token.set_logprob(-0.5f);
+      ++it->position;
+      auto finish = proto::v1::FINISH_REASON_NONE;
+      if (it->position == owner->end_position) finish = proto::v1::FINISH_REASON_STOP;
+      if (it->position == it->end) finish = proto::v1::FINISH_REASON_LENGTH;
+      auto* event = events.add_events();
+      *event->mutable_key() = it->key;
+      const bool is_prefill = role == admin::WorkerRole::kPrefill;
+      if (is_prefill) {
+        auto& prefilled = *event->mutable_prefilled();
+        *prefilled.mutable_token() = token;
+        prefilled.set_finish(finish);
+        if (finish == proto::v1::FINISH_REASON_NONE) {
+          prefilled.mutable_handover()->set_export_id(add_export());
+        }
+      } else {
+        *event->mutable_sampled()->add_tokens() = token;
+        event->mutable_sampled()->set_finish(finish);
+      }
+      it->next += owner->token_delay.load();
+      if (is_prefill || finish != proto::v1::FINISH_REASON_NONE) {
+        it = requests.erase(it);
+        --running;
+      } else {
+        ++it;
+      }
+    }
+  }
+
+  // All fake workers share one table of hand-overs, as if on one host. An export is removed with
+  // its worker.
+  static std::mutex& exports_mutex() {
+    static std::mutex mutex;
+    return mutex;
+  }
+  static std::map<std::uint64_t, const Impl*>& exports() {
+    static std::map<std::uint64_t, const Impl*> table;
+    return table;
+  }
+  std::uint64_t add_export() {
+    static std::atomic<std::uint64_t> next = 1;
+    const std::lock_guard lock(exports_mutex());
+    exports()[next] = this;
+    return next++;
+  }
+
+  FakeWorker* owner = nullptr;
+  admin::WorkerRole role = admin::WorkerRole::kPrefill;
+  std::vector<TokenId> letters;
+  std::atomic<int> running = 0;
+  std::atomic<int> starts = 0;
+  std::unique_ptr<grpc::Server> server;
+  std::string address;
+};
+
+FakeWorker::FakeWorker(admin::WorkerRole role, const tokenizer::Tokenizer& tokenizer)
+    : impl_(std::make_unique<Impl>()) {
+  impl_->owner = this;
+  impl_->role = role;
+  for (std::size_t i = 0; i < 26; ++i) {
+    const auto ids = tokenizer.encode_text(std::string(1, letter_at(i)));
+    CHECK(ids.ok() && ids->size() == 1);
+    impl_->letters.push_back(ids->front());
+  }
+  grpc::ServerBuilder builder;
+  int port = 0;
+  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+  builder.RegisterService(impl_.get());
+  impl_->server = builder.BuildAndStart();
+  CHECK(impl_->server != nullptr);
+  impl_->address = str_cat("127.0.0.1:", port);
+}
+
+FakeWorker::~FakeWorker() {
+  impl_->server->Shutdown(std::chrono::system_clock::now());
+  const std::lock_guard lock(Impl::exports_mutex());
+  std::erase_if(Impl::exports(), [&](const auto& entry) { return entry.second == impl_.get(); });
+}
+
+const std::string& FakeWorker::address() const { return impl_->address; }
+int FakeWorker::running() const { return impl_->running; }
+int FakeWorker::starts() const { return impl_->starts; }
+int FakeWorker::open_exports() const {
+  const std::lock_guard lock(Impl::exports_mutex());
+  int count = 0;
+  for (const auto& [id, owner] : Impl::exports()) count += owner == impl_.get() ? 1 : 0;
+  return count;
+}
+
+FakeCluster::FakeCluster(const ClusterOptions& wanted) {
+  auto opened =
+      tokenizer::Tokenizer::open(MILLRACE_SOURCE_DIR "/deploy/models/nano/tokenizer.json");
+  CHECK(opened.ok());
+  tokenizer_ = std::move(*opened);
+  view_.version = 1;
+  view_.model_id = kModelId;
+  view_.artifact_digest_hex = kDigestHex;
+
+  common::http::HttpServerOptions server;
+  server.listen = "127.0.0.1:0";
+  server.error_body = [](int, std::string_view) { return std::string("{}"); };
+  auto controller = common::http::HttpServer::start(controller_loop_, server);
+  CHECK(controller.ok());
+  controller_ = std::move(*controller);
+  controller_->route(
+      "GET", "/api/v1/view",
+      [this](common::http::ServerRequest, std::unique_ptr<common::http::ResponseWriter> writer) {
+        common::http::ServerReply reply;
+        reply.body = admin::to_json(view_);
+        writer->respond(std::move(reply));
+      });
+  EntrypointOptions options;
+  options.context_tokens = wanted.context_tokens;
+  options.max_queue = wanted.max_queue;
+  options.request_deadline = wanted.request_deadline;
+  options.keep_alive = wanted.keep_alive;
+  options.controller_url = "http://" + controller_->address();
+  controller_thread_ = std::thread([this] { controller_loop_.run(); });
+
+  options.listen = "127.0.0.1:0";
+  options.entrypoint_id = "entrypoint-0";
+  options.view_period = 20ms;
+  recipe::Deployment deployment;
+  deployment.model_id = kModelId;
+  deployment.system_fingerprint = "test";
+  deployment.tokenizer = tokenizer_.get();
+  deployment.control = *recipe::resolve_control_tokens(*tokenizer_);
+  deployment.begin_of_sequence = 0;
+  deployment.vocab_size = tokenizer_->id_bound();
+  deployment.default_thinking = recipe::Thinking::kOff;
+  auto started = Entrypoint::start(loop_, Logger::to_stderr("entrypoint", LogLevel::kOff),
+                                   registry_, deployment, options);
+  CHECK(started.ok());
+  entrypoint_ = std::move(*started);
+  thread_ = std::thread([this] { loop_.run(); });
+}
+
+FakeCluster::~FakeCluster() {
+  loop_.stop();
+  thread_.join();
+  entrypoint_ = nullptr;
+  workers_.clear();
+  controller_loop_.stop();
+  controller_thread_.join();
+  controller_ = nullptr;
+}
+
+const std::string& FakeCluster::address() const { return entrypoint_->address(); }
+
+FakeWorker& FakeCluster::start_worker(const std::string& worker_id, admin::WorkerRole role) {
+  auto& slot = workers_[worker_id];
+  slot = std::make_unique<FakeWorker>(role, *tokenizer_);
+  edit_view([&](admin::RoutingView& view) {
+    auto it = view.workers.begin();
+    while (it != view.workers.end() && it->worker_id < worker_id) ++it;
+    if (it == view.workers.end() || it->worker_id != worker_id) {
+      it = view.workers.insert(it, admin::ViewWorker{});
+      it->worker_id = worker_id;
+      it->instance_id = worker_id;
+      it->node_id = "node-0";
+      it->host_id = "host-0";
+    }
+    it->role = role;
+    it->state = admin::WorkerState::kReady;
+    ++it->incarnation;
+    it->address = slot->address();
+  });
+  return *slot;
+}
+
+void FakeCluster::kill_worker(const std::string& worker_id) { workers_.erase(worker_id); }
+
+void FakeCluster::edit_view(const std::function<void(admin::RoutingView&)>& edit) {
+  std::promise<void> done;
+  controller_loop_.post([&] {
+    edit(view_);
+    ++view_.version;
+    done.set_value();
+  });
+  done.get_future().wait();
+}
+
+void FakeCluster::stop_controller() {
+  std::promise<void> done;
+  controller_loop_.post([&] {
+    controller_ = nullptr;
+    done.set_value();
+  });
+  done.get_future().wait();
+}
+
+void FakeCluster::start_workers() {
+  start_worker("decode-0", admin::WorkerRole::kDecode);
+  start_worker("prefill-0", admin::WorkerRole::kPrefill);
+  CHECK(wait_until_ready());
+}
+
+bool FakeCluster::wait_until_ready() {
+  common::http::HttpClient client;
+  return eventually([&] {
+    const auto response = client.get(url("/ready"));
+    return response.ok() && response->status == 200;
+  });
+}
+
+double FakeCluster::metric(const std::string& series) const {
+  common::http::HttpClient client;
+  const auto response = client.get(url("/metrics"));
+  if (!response.ok()) return -1;
+  const std::string key = "\n" + series + " ";
+  const std::size_t at = response->body.find(key);
+  return at == std::string::npos ? -1 : std::stod(response->body.substr(at + key.size()));
+}
+
+void FakeCluster::drain(std::function<void()> done) {
+  loop_.post([this, done = std::move(done)] { entrypoint_->drain(done); });
+}
+
+}  // namespace millrace::api::entrypoint::test

@@ -1,0 +1,107 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "api/admin/view.h"
+#include "api/entrypoint/entrypoint.h"
+#include "api/tokenizer/tokenizer.h"
+#include "common/http/event_loop.h"
+#include "common/http/http_server.h"
+
+namespace millrace::api::entrypoint::test {
+
+/// A worker process as an entrypoint sees it, inside the test: a real gRPC server whose tokens are
+/// a fixed function of their positions, so that any attempt continues any other.
+class FakeWorker {
+ public:
+  FakeWorker(admin::WorkerRole role, const tokenizer::Tokenizer& tokenizer);
+  /// Dies: its streams break.
+  ~FakeWorker();
+
+  const std::string& address() const;
+
+  /// Between two tokens of a request, or before its first.
+  std::atomic<std::chrono::milliseconds> token_delay{std::chrono::milliseconds(1)};
+  /// Refuses starts with kResourceExhausted.
+  std::atomic<bool> is_full = false;
+  /// The token of this position (counted from the first prompt token) ends the output; 0 = none.
+  std::atomic<std::uint32_t> end_position = 0;
+
+  /// Requests that run here now, and hand-overs that nobody has fetched or cancelled.
+  int running() const;
+  int open_exports() const;
+  /// Starts since the beginning.
+  int starts() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// The letter that every engine generates at a position.
+char letter_at(std::size_t position);
+/// The text of `count` tokens behind a prompt of that length.
+std::string text_behind(std::size_t prompt_tokens, std::size_t count);
+
+/// What a test may want to be different from the defaults.
+struct ClusterOptions {
+  int context_tokens = 4096;
+  std::size_t max_queue = 512;
+  std::chrono::milliseconds request_deadline{300'000};
+  std::chrono::milliseconds keep_alive{10'000};
+};
+
+/// A controller that serves one routing view, workers, and an entrypoint over nano's tokenizer.
+class FakeCluster {
+ public:
+  explicit FakeCluster(const ClusterOptions& options = {});
+  ~FakeCluster();
+
+  /// Starts (or restarts, as a new incarnation) a worker and puts it into the view.
+  FakeWorker& start_worker(const std::string& worker_id, admin::WorkerRole role);
+  /// kill -9: the worker is gone, the view does not know yet.
+  void kill_worker(const std::string& worker_id);
+  FakeWorker& worker(const std::string& worker_id) { return *workers_.at(worker_id); }
+  /// Changes the view by hand.
+  void edit_view(const std::function<void(admin::RoutingView&)>& edit);
+  void stop_controller();
+
+  /// A prefill and a decode worker, and waits until the entrypoint is ready.
+  void start_workers();
+  bool wait_until_ready();
+
+  /// http://host:port of the entrypoint.
+  std::string url(const std::string& path) const { return "http://" + address() + path; }
+  const std::string& address() const;
+  /// A value of the entrypoint's /metrics; `series` with its labels.
+  double metric(const std::string& series) const;
+  void drain(std::function<void()> done);
+
+  const tokenizer::Tokenizer& tokenizer() const { return *tokenizer_; }
+
+ private:
+  std::string view_json() const;
+
+  std::unique_ptr<tokenizer::Tokenizer> tokenizer_;
+  common::http::EventLoop controller_loop_;
+  std::unique_ptr<common::http::HttpServer> controller_;
+  admin::RoutingView view_;  // read and written on the controller's loop
+  std::thread controller_thread_;
+  std::map<std::string, std::unique_ptr<FakeWorker>> workers_;
+  Registry registry_;
+  common::http::EventLoop loop_;
+  std::unique_ptr<Entrypoint> entrypoint_;
+  std::thread thread_;
+};
+
+bool eventually(const std::function<bool()>& condition,
+                std::chrono::milliseconds timeout = std::chrono::milliseconds(10'000));
+
+}  // namespace millrace::api::entrypoint::test
