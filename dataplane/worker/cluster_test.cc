@@ -1,29 +1,37 @@
 // The texts of prefill and decode workers on the real engine, against the engine driven directly.
 
+#include <gtest/gtest.h>
+
 #include "dataplane/worker/test_cluster.h"
 #include "dataplane/worker/test_single.h"
 
 namespace millrace::dataplane::worker {
 namespace {
 
+/// Written by the reference when the tests run; its window is the real one.
+const RandomModel& random_model() {
+  static const RandomModel model(MILLRACE_BINARY_DIR "/oracle/windowed");
+  return model;
+}
+
 class ClusterEqualsSingle : public ::testing::TestWithParam<std::string> {};
 
 INSTANTIATE_TEST_SUITE_P(Hosts, ClusterEqualsSingle, ::testing::Values("host-a", "host-b"));
 
 TEST_P(ClusterEqualsSingle, AllTextsOfManyRequestsAtOnceAndAfterAReroute) {
-  const std::vector<Prompt> prompts = make_prompts(50, 8);
+  const std::vector<Prompt> prompts = make_prompts(random_model().vocab_size(), 50, 8);
   std::vector<std::vector<TokenId>> expected;
-  const auto single = open_random_model();
+  const auto single = random_model().open_engine();
   for (const Prompt& prompt : prompts) expected.push_back(single_process_text(*single, prompt));
 
   const scheduler::SchedulerLimits limits{.max_step_rows = kLimits.max_step_rows,
                                           .max_sequences = kLimits.max_sequences,
                                           .kv_blocks = kLimits.kv_blocks};
   TestWorker prefill({.role = Role::kPrefill, .limits = limits, .eos_tokens = {1}},
-                     open_random_model());
+                     random_model().open_engine());
   TestWorker decode(
       {.role = Role::kDecode, .host_id = GetParam(), .limits = limits, .eos_tokens = {1}},
-      open_random_model());
+      random_model().open_engine());
   Stream to_prefill(prefill.server->address());
   Stream to_decode(decode.server->address());
   std::vector<std::thread> clients;

@@ -1,5 +1,7 @@
 // millrace-worker as a process: start, service, death, drain.
 
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 #include <signal.h>
 
 #include <filesystem>
@@ -18,13 +20,21 @@ namespace {
 
 using ::testing::HasSubstr;
 
+constexpr char kModelFolder[] = MILLRACE_BINARY_DIR "/oracle/windowed";
+
+/// Written by the reference when the tests run; its window is the real one.
+const RandomModel& random_model() {
+  static const RandomModel model(kModelFolder);
+  return model;
+}
+
 std::string temporary_path(const std::string& name) {
   return str_cat(::testing::TempDir(), "worker_process_", ::getpid(), "_", name);
 }
 
 ChildSpec spec_of(const std::string& role, const std::string& id, const std::string& listen) {
   return {.program = MILLRACE_WORKER_PROGRAM,
-          .arguments = {"--role",      role,     "--model",         random_model_folder(),
+          .arguments = {"--role",      role,     "--model",         kModelFolder,
                         "--model-id",  "nano",   "--worker-id",     id,
                         "--host-id",   "host-a", "--listen",        listen,
                         "--kv-blocks", "128",    "--max-sequences", "32",
@@ -157,9 +167,9 @@ TEST_P(Death, OfAWorkerInTheMiddleOfTwentyStreamsChangesNoText) {
   WorkerProcess prefill("prefill");
   WorkerProcess decode("decode");
   if (HasFatalFailure()) return;
-  const std::vector<Prompt> prompts = make_prompts(20, 40);
+  const std::vector<Prompt> prompts = make_prompts(random_model().vocab_size(), 20, 40);
   std::vector<std::vector<TokenId>> expected;
-  const auto single = open_random_model();
+  const auto single = random_model().open_engine();
   int total = 0;
   for (const Prompt& prompt : prompts) {
     expected.push_back(single_process_text(*single, prompt));
@@ -194,8 +204,8 @@ TEST(WorkerProcess, DrainsOnSigtermAndLeavesNothingBehind) {
   WorkerProcess prefill("prefill");
   WorkerProcess decode("decode");
   if (HasFatalFailure()) return;
-  const Prompt prompt = make_prompts(8, 100)[7];
-  const auto expected = single_process_text(*open_random_model(), prompt);
+  const Prompt prompt = make_prompts(random_model().vocab_size(), 8, 100)[7];
+  const auto expected = single_process_text(*random_model().open_engine(), prompt);
   Link to_prefill(prefill);
   Link to_decode(decode);
   std::atomic<int> delivered{0};

@@ -1,8 +1,6 @@
 #pragma once
 
-#include <gmock/gmock.h>
 #include <grpcpp/grpcpp.h>
-#include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -19,6 +17,7 @@
 #include <vector>
 
 #include "api/proto/engine.grpc.pb.h"
+#include "common/check.h"
 #include "common/str_cat.h"
 #include "dataplane/worker/worker_server.h"
 
@@ -33,7 +32,7 @@ inline transfer::PeerIdentity test_identity() {
   return {.model_id = "nano", .artifact_digest = std::string(32, 'd')};
 }
 
-/// One worker with its metrics and log; an error in the log fails the test.
+/// One worker with its metrics and log; an error in the log ends the test.
 class TestWorker {
  public:
   struct Options {
@@ -46,7 +45,7 @@ class TestWorker {
 
   TestWorker(const Options& options, std::unique_ptr<engine::Engine> engine)
       : log(Logger::to_sink("worker", LogLevel::kError, [](std::string_view line) {
-          ADD_FAILURE() << "unexpected error in the log: " << line;
+          CHECK(false, str_cat("unexpected error in the log: ", line));
         })) {
     config.role = options.role;
     config.worker_id =
@@ -57,14 +56,14 @@ class TestWorker {
     config.limits = options.limits;
     config.exports = options.exports;
     auto started = WorkerServer::start(config, std::move(engine), registry, log);
-    EXPECT_TRUE(started.ok()) << started.status();
+    CHECK(started.ok(), message_of(started.status()));
     server = *std::move(started);
   }
 
   double metric(const std::string& name) const {
     const std::string text = registry.exposition();
     const std::size_t at = text.find("\n" + name + " ");
-    EXPECT_NE(at, std::string::npos) << name;
+    CHECK(at != std::string::npos, name);
     return std::stod(text.substr(at + name.size() + 2));
   }
 
@@ -146,7 +145,7 @@ class Stream {
 
   grpc::Status wait_for_end() {
     std::unique_lock lock(mutex_);
-    EXPECT_TRUE(changed_.wait_for(lock, 10s, [&] { return is_over_; }));
+    CHECK(changed_.wait_for(lock, 10s, [&] { return is_over_; }), "the stream ends");
     return end_;
   }
 
@@ -170,7 +169,7 @@ class Stream {
       if (seen_.messages > 0) seen_.longest_silence = std::max(seen_.longest_silence, now - last);
       last = now;
       ++seen_.messages;
-      EXPECT_TRUE(message.has_load());
+      CHECK(message.has_load(), "every message carries the load");
       seen_.load = message.load();
       for (const auto& event : message.events()) {
         events_[{event.key().request_id(), event.key().attempt()}].push_back(event);
@@ -244,26 +243,20 @@ inline proto::v1::EngineCommand cancel(const std::string& id, std::uint64_t expo
   return command;
 }
 
-/// Collects a text to its end from both streams.
+/// Collects a text to its end from both streams; what came so far when a request fails.
 inline std::vector<TokenId> generate(Stream& prefill, Stream& decode,
                                      const proto::v1::EngineCommand& command) {
   const std::string id = command.start_prefill().key().request_id();
   std::vector<TokenId> text;
   prefill.send(command);
   const auto first = prefill.next(id);
-  if (!first || !first->has_prefilled()) {
-    ADD_FAILURE() << (first ? first->ShortDebugString() : "no event");
-    return text;
-  }
+  if (!first || !first->has_prefilled()) return text;
   text.push_back(first->prefilled().token().token());
   if (first->prefilled().finish() != proto::v1::FINISH_REASON_NONE) return text;
   decode.send(start_decode(command, first->prefilled()));
   for (;;) {
     const auto event = decode.next(id);
-    if (!event || !event->has_sampled()) {
-      ADD_FAILURE() << (event ? event->ShortDebugString() : "no event");
-      return text;
-    }
+    if (!event || !event->has_sampled()) return text;
     for (const auto& token : event->sampled().tokens()) text.push_back(token.token());
     if (event->sampled().finish() != proto::v1::FINISH_REASON_NONE) return text;
   }

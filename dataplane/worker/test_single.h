@@ -21,23 +21,25 @@ namespace millrace::dataplane::worker {
 inline constexpr engine::EngineLimits kLimits{
     .kv_blocks = 64, .max_sequences = 8, .max_step_rows = 96};
 
-/// Written by the reference when the tests run; its window is the real one.
-inline std::string random_model_folder() { return MILLRACE_BINARY_DIR "/oracle/windowed"; }
-
-inline const model::Checkpoint& checkpoint() {
-  static const std::unique_ptr<model::Checkpoint> opened = [] {
-    auto result = model::Checkpoint::open(random_model_folder());
+/// The random model in a folder, and engines over it.
+class RandomModel {
+ public:
+  explicit RandomModel(const std::string& folder) {
+    auto result = model::Checkpoint::open(folder);
     CHECK(result.ok(), message_of(result.status()));
-    return *std::move(result);
-  }();
-  return *opened;
-}
+    checkpoint_ = *std::move(result);
+  }
 
-inline std::unique_ptr<engine::Engine> open_random_model() {
-  auto engine = engine::open_cpu_engine(checkpoint(), {}, kLimits);
-  CHECK(engine.ok(), message_of(engine.status()));
-  return *std::move(engine);
-}
+  int vocab_size() const { return checkpoint_->config().vocab_size; }
+  std::unique_ptr<engine::Engine> open_engine() const {
+    auto engine = engine::open_cpu_engine(*checkpoint_, {}, kLimits);
+    CHECK(engine.ok(), message_of(engine.status()));
+    return *std::move(engine);
+  }
+
+ private:
+  std::unique_ptr<model::Checkpoint> checkpoint_;
+};
 
 struct Prompt {
   std::vector<TokenId> tokens;
@@ -47,7 +49,7 @@ struct Prompt {
 
 /// Prompts with lengths around the window and block borders, and between; every other one is drawn
 /// with a seed. Texts of about that many tokens.
-inline std::vector<Prompt> make_prompts(int count, int text_tokens) {
+inline std::vector<Prompt> make_prompts(int vocab_size, int count, int text_tokens) {
   std::mt19937 random(50);
   std::vector<Prompt> prompts;
   for (int i = 0; i < count; ++i) {
@@ -55,8 +57,7 @@ inline std::vector<Prompt> make_prompts(int count, int text_tokens) {
     static constexpr std::size_t kLengths[] = {1, 2, 7, 127, 128, 129, 200, 255, 256, 257};
     prompt.tokens.resize(kLengths[static_cast<std::size_t>(i) % std::size(kLengths)]);
     for (TokenId& token : prompt.tokens) {
-      token = static_cast<TokenId>(
-          5 + random() % static_cast<unsigned>(checkpoint().config().vocab_size - 5));
+      token = static_cast<TokenId>(5 + random() % static_cast<unsigned>(vocab_size - 5));
     }
     prompt.max_new_tokens = text_tokens + static_cast<int>(random() % 9);
     prompt.temperature = i % 2 == 0 ? 0.0 : 0.8;

@@ -1,6 +1,8 @@
 // A prefill and a decode worker in one process, over real sockets.
 
 #include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 #include <sys/mman.h>
 
 #include "dataplane/worker/test_cluster.h"
