@@ -36,6 +36,7 @@ constexpr std::chrono::seconds kLongEnough{30};   // a server that lived so long
 constexpr int kMostQuickDeaths = 5;               // in a row, before giving up
 constexpr std::chrono::milliseconds kRestartPause{1000};
 constexpr std::chrono::milliseconds kPollPause{100};
+constexpr int kRecordPauseMs = 500;
 constexpr std::chrono::seconds kAgentGrace{45};  // it drains its workers
 constexpr std::chrono::seconds kControllerGrace{10};
 
@@ -312,17 +313,22 @@ absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::start(const UpOption
 }
 
 absl::Status LocalCluster::run(const ShutdownSignal& signal) {
+  bool is_record_current = true;
   while (signal.count() == 0) {
     std::array<pollfd, 3> fds = {pollfd{signal.fd(), POLLIN, 0},
                                  pollfd{impl_->controller.child->exit_fd(), POLLIN, 0},
                                  pollfd{impl_->agent.child->exit_fd(), POLLIN, 0}};
-    poll(fds.data(), fds.size(), -1);
+    poll(fds.data(), fds.size(), is_record_current ? -1 : kRecordPauseMs);
     for (Server* server : {&impl_->controller, &impl_->agent}) {
       if (!server->child->poll()) continue;
       if (signal.wait_beyond_for(0, kRestartPause) > 0) return absl::OkStatus();
       RETURN_IF_ERROR(impl_->restart(*server));
-      RETURN_IF_ERROR(impl_->collect_pids());
+      is_record_current = false;
+    }
+    // The pids are written down again once the controller can be asked for them.
+    if (!is_record_current && impl_->collect_pids().ok()) {
       RETURN_IF_ERROR(write_record(record()));
+      is_record_current = true;
     }
   }
   return absl::OkStatus();

@@ -35,7 +35,8 @@ Interval wilson_interval(int successes, int total) {
   const double scale = 1 + kZ * kZ / n;
   const double centre = (p + kZ * kZ / (2 * n)) / scale;
   const double half = kZ * std::sqrt(p * (1 - p) / n + kZ * kZ / (4 * n * n)) / scale;
-  return {std::max(0.0, centre - half), std::min(1.0, centre + half)};
+  // At the ends the bounds are 0 and 1 exactly, which rounding would miss.
+  return {successes == 0 ? 0.0 : centre - half, successes == total ? 1.0 : centre + half};
 }
 
 }  // namespace millrace::deploy::cli

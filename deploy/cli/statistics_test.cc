@@ -68,6 +68,14 @@ TEST(WilsonInterval, AgreesWithNewcombesTable) {
   expect(1, 29, 0.0061, 0.1718);
 }
 
+TEST(WilsonInterval, ReachesTheEndsExactly) {
+  for (int total = 1; total < 50; ++total) {
+    EXPECT_EQ(wilson_interval(0, total).low, 0);
+    EXPECT_EQ(wilson_interval(total, total).high, 1);
+    EXPECT_LT(wilson_interval(total, total).low, 1);
+  }
+}
+
 TEST(WilsonInterval, OfNothingSaysNothing) {
   EXPECT_EQ(wilson_interval(0, 0).low, 0);
   EXPECT_EQ(wilson_interval(0, 0).high, 1);

@@ -25,6 +25,14 @@ def post(address, path, body):
     return answer.status, dict(answer.getheaders()), json.loads(text)
 
 
+def get_status(address, path):
+    connection = connect(address)
+    connection.request("GET", path)
+    status = connection.getresponse().status
+    connection.close()
+    return status
+
+
 def model_of(address):
     connection = connect(address)
     connection.request("GET", "/v1/models")

@@ -49,6 +49,13 @@ def get_json(address, path):
         return json.load(answer)
 
 
+def put_json(address, path, value):
+    request = urllib.request.Request(f"http://{address}{path}", json.dumps(value).encode(),
+                                     {"Content-Type": "application/json"}, method="PUT")
+    with urllib.request.urlopen(request, timeout=10 * SLOWNESS) as answer:
+        return json.load(answer)
+
+
 def read_metrics(address):
     """The samples of GET /metrics as a dict from name with labels to value."""
     with urllib.request.urlopen(f"http://{address}/metrics", timeout=10 * SLOWNESS) as answer:

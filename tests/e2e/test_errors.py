@@ -1,11 +1,13 @@
 """Bad input gets an error in OpenAI's shape that names the field; overload is told at once, never by a hang."""
 
 import json
+import subprocess
 import time
 import unittest
+from concurrent.futures import ThreadPoolExecutor
 
-from client import Stream, connect, finish, model_of, post, run_streams
-from cluster import SLOWNESS, ClusterTest, wait_until
+from client import connect, get_status, model_of, post
+from cluster import BIN, NANO, SLOWNESS, ClusterTest, get_json, put_json, wait_until
 
 USER = [{"role": "user", "content": "Hi"}]
 
@@ -118,32 +120,57 @@ class BadInput(ClusterTest):
             connection.close()
 
 
-class NoEngine(ClusterTest):
-    """What happens to requests while no worker can take them."""
+class Overload(ClusterTest):
+    """Requests that cannot be taken are refused at once and told when to try again."""
 
-    def test_new_requests_are_refused_at_once_and_accepted_ones_wait(self):
+    def setUp(self):
+        self.body = {"model": model_of(self.cluster.entrypoint), "prompt": "The old mill turns. " * 200,
+                     "max_tokens": 2}
+
+    def assert_refusal(self, answer, status):
+        got_status, headers, body = answer
+        self.assertEqual(got_status, status, body)
+        retry_after = {name.lower(): value for name, value in headers.items()}["retry-after"]
+        self.assertGreater(int(retry_after), 0)
+        self.assertTrue(body["error"]["message"])
+
+    def test_without_an_engine(self):
         address = self.cluster.entrypoint
-        body = {"model": model_of(address), "prompt": "The old mill turns. " * 20, "max_tokens": 200,
-                "ignore_eos": True, "temperature": 0}
-        expected = run_streams(address, [body])[0].ids
-        accepted = Stream(address, body)
-        accepted.start()
-        wait_until(lambda: len(accepted.ids) >= 5 or accepted.error, 30, "a running stream")
-        pids = {role: self.cluster.kill(role) for role in ("prefill", "decode")}
-
-        def refused():
-            start = time.monotonic()
-            status, headers, answer = post(address, "/v1/completions", dict(body, max_tokens=1))
-            if status == 503:
+        desired = get_json(self.cluster.controller, "/api/v1/desired")
+        for role in ("prefill", "decode"):
+            with self.subTest(role=role):
+                put_json(self.cluster.controller, "/api/v1/desired", {**desired, role: 0})
+                # A request that is accepted before that would wait for an engine, as it should.
+                wait_until(lambda: get_status(address, "/ready") == 503, 60, "no engine is left")
+                start = time.monotonic()
+                self.assert_refusal(post(address, "/v1/completions", self.body), 503)
                 self.assertLess(time.monotonic() - start, 1.0 * SLOWNESS)
-                self.assertGreater(int({k.lower(): v for k, v in headers.items()}["retry-after"]), 0)
-                self.assertTrue(answer["error"]["message"])
-            return status == 503
-        wait_until(refused, 5, "a 503 while no worker runs")
-        self.assertEqual(finish([accepted])[0].ids, expected)
-        for role, pid in pids.items():
-            self.cluster.wait_for_restart(role, pid)
-        self.assertEqual(post(address, "/v1/completions", dict(body, max_tokens=1))[0], 200)
+                put_json(self.cluster.controller, "/api/v1/desired", desired)
+                wait_until(lambda: get_status(address, "/ready") == 200, 60, "it serves again")
+                self.assertEqual(post(address, "/v1/completions", self.body)[0], 200)
+
+    def test_a_full_queue(self):
+        """A second entrypoint of the same cluster, with room for one waiting request."""
+        ready = self.cluster.data_dir / "second.ready"
+        with open(self.cluster.data_dir / "second.log", "wb") as log:
+            entrypoint = subprocess.Popen(
+                [BIN / "millrace-entrypoint", "--listen", "127.0.0.1:0", "--entrypoint-id", "second", "--model", NANO,
+                 "--controller", f"http://{self.cluster.controller}", "--model-id", self.body["model"],
+                 "--max-queue", "1", "--ready-file", ready], stdout=log, stderr=log)
+        try:
+            wait_until(ready.exists, 30, "the second entrypoint listens")
+            address = json.loads(ready.read_text())["address"]
+            wait_until(lambda: post(address, "/v1/completions", self.body)[0] == 200, 30, "it serves")
+            with ThreadPoolExecutor(24) as pool:
+                answers = list(pool.map(lambda _: post(address, "/v1/completions", self.body), range(24)))
+            refused = [a for a in answers if a[0] != 200]
+            self.assertGreater(len(refused), 0)
+            self.assertLess(len(refused), len(answers))
+            for answer in refused:
+                self.assert_refusal(answer, 429)
+        finally:
+            entrypoint.terminate()
+            self.assertEqual(entrypoint.wait(60 * SLOWNESS), 0)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from client import Stream, finish, model_of, run_streams
 from cluster import ClusterTest, wait_until
 
 STREAMS = 20
-TOKENS = 160
+TOKENS = 320
 
 
 def bodies(model):
@@ -28,10 +28,12 @@ def bodies(model):
 
 
 class KillingEngines(ClusterTest):
-    def setUp(self):
-        self.address = self.cluster.entrypoint
-        self.bodies = bodies(model_of(self.address))
-        self.undisturbed = [(s.text, s.ids) for s in run_streams(self.address, self.bodies)]
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.address = cls.cluster.entrypoint
+        cls.bodies = bodies(model_of(cls.address))
+        cls.undisturbed = [(s.text, s.ids) for s in run_streams(cls.address, cls.bodies)]
 
     def start_streams(self):
         streams = [Stream(self.address, body) for body in self.bodies]
