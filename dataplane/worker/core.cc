@@ -341,6 +341,7 @@ void Core::emit(StreamId stream, Event event) {
 
 void Core::refuse(const RequestSpec& spec, const absl::Status& status) {
   output_.counts.failures.push_back(status.code());
+  if (absl::IsInternal(status)) output_.counts.internal_error = std::string(status.message());
   emit(spec.stream, {.key = spec.key, .what = Failed{status}});
 }
 

@@ -51,6 +51,7 @@ struct TurnCounts {
   int exports = 0;
   int expired_exports = 0;
   std::vector<absl::StatusCode> failures;
+  std::string internal_error;  ///< the last kInternal failure: something here is broken
 };
 
 /// Everything a turn wants done.

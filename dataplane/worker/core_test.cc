@@ -499,6 +499,7 @@ TEST(Core, AStepThatFailsFailsItsRequestsAndTheNextOnesRun) {
   prefill.turn(kStart);
   ASSERT_EQ(prefill.events.size(), 2u);
   EXPECT_EQ(prefill.last<Failed>().status.code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(prefill.counts.internal_error, HasSubstr("told to fail"));
   EXPECT_TRUE(prefill.has_nothing_left());
   prefill.controls->is_failing = false;
   prefill.core->on_command(StartPrefill{spec_of("c", tokens_of(5), 1)});

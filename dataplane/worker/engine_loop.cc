@@ -163,6 +163,18 @@ void EngineLoop::publish(const TurnOutput& output, const Load& load, double seco
   for (const absl::StatusCode code : counts.failures) {
     metrics_.failures.with({reason_of(code)}).add();
   }
+  if (!counts.internal_error.empty()) {
+    log_.error("engine_failed", {{"reason", counts.internal_error}});
+  }
+  for (const StreamBatch& batch : output.batches) {
+    for (const Event& event : batch.events) {
+      const auto* failed = std::get_if<Failed>(&event.what);
+      if (failed == nullptr) continue;
+      log_.debug("request_failed", {{"request_id", event.key.request_id},
+                                    {"attempt", event.key.attempt},
+                                    {"reason", reason_of(failed->status.code())}});
+    }
+  }
   if (counts.expired_exports > 0) {
     log_.warn("kv_exports_expired", {{"count", counts.expired_exports}});
   }
