@@ -39,6 +39,9 @@ EngineCommand greeting(const LinkIdentity& identity) {
 
 /// The transport's side. On*() run on threads of gRPC and only post to the loop; everything else
 /// runs on the loop. gRPC refers to the object until OnDone().
+///
+/// The link is the only owner. gRPC's threads never hold a reference: the last one to a channel
+/// must not be dropped there, because it makes gRPC join the thread that drops it.
 class EngineLink::Stream final : public grpc::ClientBidiReactor<EngineCommand, EngineEvents>,
                                  public std::enable_shared_from_this<Stream> {
  public:
@@ -46,10 +49,10 @@ class EngineLink::Stream final : public grpc::ClientBidiReactor<EngineCommand, E
       : loop_(loop),
         stub_(proto::v1::Engine::NewStub(make_channel(address))),
         callbacks_(std::move(callbacks)),
-        done_(done_promise_.get_future()) {}
+        done_(std::make_shared<std::promise<void>>()),
+        is_done_(done_->get_future()) {}
 
   void open(EngineCommand first) {
-    self_ = shared_from_this();
     stub_->async()->Connect(&context_, this);
     // Writes begin outside of reactions, so the call must be held open by hand.
     AddHold();
@@ -71,48 +74,55 @@ class EngineLink::Stream final : public grpc::ClientBidiReactor<EngineCommand, E
     callbacks_ = {};
     cancel();
     end();
-    done_.wait();
+    is_done_.wait();
   }
 
   void OnReadDone(bool ok) override {
     if (!ok) {
-      loop_.post([self = shared_from_this()] { self->end(); });
+      post([](Stream& stream) { stream.end(); });
       return;
     }
     auto events = std::make_shared<EngineEvents>(std::move(incoming_));
     incoming_.Clear();
-    loop_.post([self = shared_from_this(), events] {
+    post([events](Stream& stream) {
       // A copy: the callback may close the link, and with it the function.
-      const auto on_events = self->callbacks_.on_events;
+      const auto on_events = stream.callbacks_.on_events;
       if (on_events) on_events(*events);
     });
     StartRead(&incoming_);
   }
 
   void OnWriteDone(bool ok) override {
-    loop_.post([self = shared_from_this(), ok] {
-      self->is_writing_ = false;
-      self->outgoing_.pop_front();
+    post([ok](Stream& stream) {
+      stream.is_writing_ = false;
+      stream.outgoing_.pop_front();
       if (!ok) {
-        self->end();
-      } else if (!self->outgoing_.empty() && !self->is_ending_) {
-        self->write_next();
+        stream.end();
+      } else if (!stream.outgoing_.empty() && !stream.is_ending_) {
+        stream.write_next();
       }
     });
   }
 
   void OnDone(const grpc::Status& status) override {
     absl::Status reason(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
-    loop_.post([self = shared_from_this(), reason] {
-      const auto on_down = std::exchange(self->callbacks_, {}).on_down;
+    post([reason](Stream& stream) {
+      const auto on_down = std::exchange(stream.callbacks_, {}).on_down;
       if (on_down) on_down(reason);
     });
-    // Kept alive past set_value(), behind which close() goes on.
-    const std::shared_ptr<Stream> self = std::move(self_);
-    done_promise_.set_value();
+    // With the value set the object may be gone at once, so the promise must not be a part of it.
+    const std::shared_ptr<std::promise<void>> done = done_;
+    done->set_value();
   }
 
  private:
+  /// Runs a function on the loop, if the link still exists then.
+  void post(std::function<void(Stream&)> function) {
+    loop_.post([weak = weak_from_this(), function = std::move(function)] {
+      if (const std::shared_ptr<Stream> stream = weak.lock()) function(*stream);
+    });
+  }
+
   void write_next() {
     is_writing_ = true;
     StartWrite(&outgoing_.front());
@@ -132,9 +142,8 @@ class EngineLink::Stream final : public grpc::ClientBidiReactor<EngineCommand, E
   std::deque<EngineCommand> outgoing_;  // the front one is being written
   bool is_writing_ = false;
   bool is_ending_ = false;
-  std::promise<void> done_promise_;
-  std::future<void> done_;
-  std::shared_ptr<Stream> self_;
+  const std::shared_ptr<std::promise<void>> done_;
+  const std::future<void> is_done_;
 };
 
 EngineLink::EngineLink(common::http::EventLoop& loop, const std::string& address,
