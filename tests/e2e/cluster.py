@@ -17,7 +17,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(os.environ.get("MILLRACE_BIN", ROOT / "build/release/bin"))
-NANO = ROOT / "deploy/models/nano"
+# A copy can stand in for nano while a training run replaces its weights.
+NANO = Path(os.environ.get("MILLRACE_TEST_MODEL", ROOT / "deploy/models/nano"))
 # Sanitizer builds are slow; MILLRACE_TEST_SLOWNESS stretches every limit of time.
 SLOWNESS = float(os.environ.get("MILLRACE_TEST_SLOWNESS", "1"))
 
