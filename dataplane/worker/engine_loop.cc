@@ -128,19 +128,21 @@ void EngineLoop::turn(std::vector<Command> commands) {
     if (const auto* close = std::get_if<CloseStream>(&command)) closed.push_back(close->stream);
     core_.on_command(std::move(command));
   }
+  // Before the step too: what was cancelled is gone now, and the step may be long.
+  if (!commands.empty()) publish_load(core_.load());
   const auto start = Clock::now();
   TurnOutput output = core_.run_turn(start);
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
   for (ImportJob& job : output.imports) importer_.import(std::move(job));
   for (ReleaseJob& job : output.releases) importer_.release(std::move(job));
   const Load load = core_.load();
-  publish(output, load, seconds);
+  publish_load(load);
+  publish(output, seconds);
   sink_.deliver(std::move(output.batches), load);
   for (const StreamId stream : closed) sink_.on_stream_closed(stream);
 }
 
-void EngineLoop::publish(const TurnOutput& output, const Load& load, double seconds) {
-  const TurnCounts& counts = output.counts;
+void EngineLoop::publish_load(const Load& load) {
   metrics_.running.set(load.running);
   metrics_.waiting.set(load.waiting);
   metrics_.waiting_tokens.set(static_cast<double>(load.waiting_tokens));
@@ -149,6 +151,10 @@ void EngineLoop::publish(const TurnOutput& output, const Load& load, double seco
   const transfer::ExportUsage exports = exports_.usage();
   metrics_.exports_pinned.set(exports.exports);
   metrics_.export_bytes.set(static_cast<double>(exports.bytes));
+}
+
+void EngineLoop::publish(const TurnOutput& output, double seconds) {
+  const TurnCounts& counts = output.counts;
   if (const int rows = counts.prefill_rows + counts.decode_rows; rows > 0) {
     metrics_.step_tokens.observe(rows);
     metrics_.step_seconds.observe(seconds);

@@ -60,7 +60,8 @@ class EngineLoop {
 
   void run();
   void turn(std::vector<Command> commands);
-  void publish(const TurnOutput& output, const Load& load, double seconds);
+  void publish_load(const Load& load);
+  void publish(const TurnOutput& output, double seconds);
 
   Core& core_;
   CommandQueue& commands_;

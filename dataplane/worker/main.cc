@@ -38,7 +38,9 @@ struct Options {
   std::string advertise;
   std::string metrics = "127.0.0.1:0";
   std::string engine;
-  engine::EngineLimits limits;
+  /// A cancel waits for the step under way: 256 rows keep that well under a second on a busy CPU,
+  /// where 512 rows of a long context were seen to take most of one.
+  engine::EngineLimits limits{.max_step_rows = 256};
   std::string ready_file;
   std::string log_level = "info";
 };
