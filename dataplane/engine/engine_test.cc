@@ -102,7 +102,7 @@ TEST_F(EngineTest, ARowsBitsDoNotDependOnTheBatch) {
       const int place = batch / 2;
       for (int i = 0; i < batch; ++i) {
         others.push_back(i == place ? prompt
-                                    : tokens(1 + (i * 7) % 30, static_cast<unsigned>(100 + i)));
+                                    : tokens(1 + (i * 7) % 12, static_cast<unsigned>(100 + i)));
         ids.push_back(create(*engine, static_cast<int>(others.back().size()), 60));
         step(*engine, ids.back(), others.back(), 0);
       }

@@ -86,7 +86,7 @@ std::span<const std::uint8_t> TensorFile::u8(const std::string& name) const {
   return find(name).bytes;
 }
 
-std::string fixture_folder() { return MILLRACE_BINARY_DIR "/oracle"; }
+std::string fixture_folder() { return MILLRACE_BINARY_DIR "/golden"; }
 
 const std::vector<Model>& models() {
   static const std::vector<Model> loaded = load_models();
