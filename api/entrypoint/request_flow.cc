@@ -160,7 +160,7 @@ void RequestFlow::restart(RerouteReason reason, const absl::Status& cause, Comma
     return;
   }
   phase_ = Phase::kWaitingForPrefill;
-  commands.push_back(flow_command::Rerouted{reason});
+  commands.push_back(flow_command::Rerouted{reason, cause});
 }
 
 void RequestFlow::back_off(TimePoint now) {

@@ -101,6 +101,7 @@ struct Fail {
 };
 struct Rerouted {
   RerouteReason reason = RerouteReason::kWorkerLost;
+  absl::Status cause;
 };
 
 }  // namespace flow_command

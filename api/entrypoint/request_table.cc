@@ -172,8 +172,9 @@ bool RequestTable::run(Entry& entry, const FlowCommand& command) {
     return true;
   } else if (const auto* reroute = std::get_if<Rerouted>(&command)) {
     metrics_.rerouted(reroute->reason);
-    log_.info("request_rerouted",
-              {{"request_id", entry.request_id}, {"delivered_tokens", entry.flow.delivered()}});
+    log_.info("request_rerouted", {{"request_id", entry.request_id},
+                                   {"delivered_tokens", entry.flow.delivered()},
+                                   {"cause", reroute->cause.ToString()}});
   }
   return false;
 }
