@@ -16,7 +16,8 @@ namespace millrace::agent::core {
 
 struct SupervisionOptions {
   std::chrono::milliseconds start_timeout{600'000};  ///< from start to the ready-file
-  std::chrono::milliseconds stop_grace{30'000};      ///< from SIGTERM to SIGKILL
+  std::chrono::milliseconds stop_grace{
+      90'000};  ///< from SIGTERM to SIGKILL; above an entrypoint's own 60 s
 };
 
 /// Pause before the n-th start in a row: 0.1 s, doubled each time, at most 10 s; counted anew once

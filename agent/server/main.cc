@@ -32,7 +32,7 @@ struct Flags {
   std::string ready_file;
   std::string log_level = "info";
   int start_timeout_s = 600;
-  int stop_grace_s = 30;
+  int stop_grace_s = 90;
 };
 
 void declare(CLI::App& app, Flags& flags) {
@@ -59,7 +59,7 @@ void declare(CLI::App& app, Flags& flags) {
       ->check(CLI::Range(1, 86400))
       ->capture_default_str();
   app.add_option("--stop-grace-s", flags.stop_grace_s,
-                 "how long a process may drain before it is killed")
+                 "how long a process may drain before it is killed; more than its own limit")
       ->check(CLI::Range(0, 86400))
       ->capture_default_str();
 }
