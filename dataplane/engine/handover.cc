@@ -29,7 +29,10 @@ class Writer {
   void put(T value) {
     copy(&value, sizeof value);
   }
-  void copy(const void* data, std::size_t bytes) { std::memcpy(take(bytes).data(), data, bytes); }
+  /// data may be null when there is nothing to copy.
+  void copy(const void* data, std::size_t bytes) {
+    if (bytes > 0) std::memcpy(take(bytes).data(), data, bytes);
+  }
   std::span<std::byte> take(std::size_t bytes) {
     CHECK(bytes <= out_.size() - at_);
     at_ += bytes;
@@ -277,6 +280,7 @@ void HandoverCodec::restore(std::span<const std::byte> bytes, const Sequence& s)
   for (const kv::SourceLayout& source : memory_.layout.sources()) {
     const auto pending = static_cast<std::size_t>(s.length() % source.ratio);
     const auto places = static_cast<std::size_t>(source.ratio - 1);
+    if (pending == 0) continue;
     const auto values = r.take(pending * 2 * width * sizeof(float));
     std::memcpy(
         memory_.carry(source.layer).data() + static_cast<std::size_t>(s.slot) * places * 2 * width,

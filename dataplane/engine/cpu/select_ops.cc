@@ -96,7 +96,8 @@ void CpuOps::select(Stream& stream, const SelectArgs& a) {
     const int visible = visible_entries(a.rows.position[row], a.source->ratio);
     const int sequence = a.rows.sequence[row];
     std::int32_t* out = a.selected + at(row, a.top_k);
-    std::int32_t* candidates = a.candidates + at(row, a.top_blocks);
+    std::int32_t* candidates =
+        a.role == CandidateRole::kNone ? nullptr : a.candidates + at(row, a.top_blocks);
     const bool makes_blocks =
         a.role == CandidateRole::kSource && visible > a.top_blocks * std::int64_t{a.block_size};
     const bool restricted = a.role == CandidateRole::kRestricted && a.candidate_count[row] >= 0;
