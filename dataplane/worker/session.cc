@@ -87,7 +87,7 @@ void Session::answer_failed(const RequestKey& key, const absl::Status& status) {
 
 // ---- writing ------------------------------------------------------------------------------------
 
-void Session::push(StreamBatch batch, const Load& load) {
+void Session::push(const StreamBatch& batch, const Load& load) {
   std::lock_guard lock(mutex_);
   load_ = load;
   started_requests_ = batch.started_requests;

@@ -42,7 +42,7 @@ class Session final
   /// Starts reading. Not in the constructor, so that events never meet a half-made object.
   void begin();
   /// Sends the events, if any, and remembers the load for heartbeats.
-  void push(StreamBatch batch, const Load& load);
+  void push(const StreamBatch& batch, const Load& load);
   /// Sends the load when nothing was sent for a while.
   void heartbeat(std::chrono::steady_clock::time_point now);
   /// Ends the stream once what is queued has been sent.

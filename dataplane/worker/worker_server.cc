@@ -113,7 +113,7 @@ class EngineService final : public proto::v1::Engine::CallbackService,
         if (found != sessions_.end()) targets.emplace_back(found->second, std::move(batch));
       }
     }
-    for (auto& [session, batch] : targets) session->push(std::move(batch), load);
+    for (const auto& [session, batch] : targets) session->push(batch, load);
   }
 
   void on_stream_closed(StreamId) override {
