@@ -78,6 +78,15 @@ class Commands(ClusterTest):
         low, high = report["all"]["interval_95"]
         self.assertTrue(0 <= low <= report["all"]["exact_match"] <= high <= 1)
 
+    def test_bench_measures_a_synthetic_load(self):
+        finished = self.millrace("bench", "serve", "--json", "--requests", "6", "--concurrency", "3",
+                                 "--input-tokens", "150", "--output-tokens", "5")
+        self.assertEqual(finished.returncode, 0, finished.stderr)
+        report = json.loads(finished.stdout)
+        self.assertEqual((report["requests"], report["failed"]), (6, 0))
+        self.assertEqual((report["prompt_tokens"], report["output_tokens"]), (6 * 150, 6 * 5))
+        self.assertEqual(report["time_per_output_token_s"]["count"], 6)
+
     def test_a_second_up_is_refused(self):
         second = self.millrace("up", "--detach")
         self.assertEqual(second.returncode, 1)
@@ -177,6 +186,24 @@ class DamagedCheckpoints(RefusedStart):
         turned = {**self.header[name], "shape": self.header[name]["shape"][::-1]}
         self.write_header({**self.header, name: turned})
         self.assertIn(name, self.up("--model", str(self.model)))
+
+
+class Installed(unittest.TestCase):
+    def test_an_installed_millrace_finds_its_programs_and_its_model(self):
+        prefix = Path(tempfile.mkdtemp(prefix="millrace-e2e-"))
+        self.addCleanup(shutil.rmtree, prefix)
+        subprocess.run(["cmake", "--install", BIN.parent, "--prefix", prefix], check=True, capture_output=True)
+        command = [prefix / "bin/millrace", "up", "--detach", "--json", "--data-dir", prefix / "data",
+                   "--entrypoint", "127.0.0.1:0", "--controller", "127.0.0.1:0"]
+        started = subprocess.run(command, capture_output=True, text=True, timeout=120 * SLOWNESS)
+        self.assertEqual(started.returncode, 0, started.stderr)
+        try:
+            record = json.loads((prefix / "data/cluster.json").read_text())
+            self.assertEqual(record["model_dir"], str(prefix / "share/millrace/models/nano"))
+            pid = record["pids"]["decode"][0]
+            self.assertEqual(os.readlink(f"/proc/{pid}/exe"), str(prefix / "bin/millrace-worker"))
+        finally:
+            self.assertEqual(millrace("down", data_dir=prefix / "data").returncode, 0)
 
 
 class Stopping(unittest.TestCase):
