@@ -35,7 +35,7 @@ struct UpOptions {
 
 struct DownOptions {
   std::string data_dir = {};
-  int wait_s = 60;
+  int wait_s = 120;
 };
 
 struct StatusOptions {

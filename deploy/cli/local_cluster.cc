@@ -37,7 +37,7 @@ constexpr int kMostQuickDeaths = 5;               // in a row, before giving up
 constexpr std::chrono::milliseconds kRestartPause{1000};
 constexpr std::chrono::milliseconds kPollPause{100};
 constexpr int kRecordPauseMs = 500;
-constexpr std::chrono::seconds kAgentGrace{45};  // it drains its workers
+constexpr std::chrono::seconds kAgentGrace{100};  // more than it allows its own processes
 constexpr std::chrono::seconds kControllerGrace{10};
 
 /// One of the two servers that this process runs itself.

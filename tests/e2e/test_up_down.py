@@ -244,6 +244,21 @@ class Stopping(unittest.TestCase):
             record = cluster.data_dir / "cluster.json"
             wait_until(lambda: json.loads(record.read_text())["pids"]["controller"] != [pid], 5, "its new pid")
 
+    def test_a_killed_agent_comes_back_with_new_workers(self):
+        with Cluster() as cluster:
+            before = {w["pid"] for w in cluster.workers()}
+            address = cluster.entrypoint
+            os.kill(cluster.record["pids"]["agent"][0], signal.SIGKILL)
+
+            def replaced():
+                workers = cluster.workers()
+                return all(w["state"] == "ready" and w["pid"] not in before for w in workers)
+            wait_until(replaced, 60, "new workers")
+            self.assertFalse(any(is_running(pid) for pid in before))
+            self.assertEqual(cluster.workers("entrypoint")[0]["address"], address)
+            wait_until(lambda: millrace("complete", "The river", "--max-tokens", "4",
+                                        data_dir=cluster.data_dir).returncode == 0, 30, "an answer")
+
     def test_foreground_ends_with_an_interrupt(self):
         data_dir = tempfile.mkdtemp(prefix="millrace-e2e-")
         up = subprocess.Popen([BIN / "millrace", "up", "--json", "--data-dir", data_dir, "--entrypoint",
