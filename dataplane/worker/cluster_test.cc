@@ -57,7 +57,7 @@ TEST_P(ClusterEqualsSingle, AllTextsOfManyRequestsAtOnceAndAfterAReroute) {
     });
   }
   for (std::thread& client : clients) client.join();
-  EXPECT_TRUE(within(1s, [&] { return prefill.gauges_are_zero() && decode.gauges_are_zero(); }));
+  EXPECT_TRUE(within(kSoon, [&] { return prefill.gauges_are_zero() && decode.gauges_are_zero(); }));
 }
 
 }  // namespace

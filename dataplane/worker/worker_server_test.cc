@@ -57,7 +57,8 @@ TEST_P(TwoWorkers, WriteTheTextThatOneProcessWould) {
                 expected_text(prompt, static_cast<int>(prompt_tokens), params, {}));
     }
   }
-  EXPECT_TRUE(within(1s, [&] { return prefill.has_nothing_left() && decode.has_nothing_left(); }));
+  EXPECT_TRUE(
+      within(kSoon, [&] { return prefill.has_nothing_left() && decode.has_nothing_left(); }));
   const bool is_shared = GetParam() == "host-a";
   EXPECT_EQ(decode.metric("millrace_kv_imports_total{path=\"shared_memory\"}"), is_shared ? 6 : 0);
   EXPECT_EQ(decode.metric("millrace_kv_imports_total{path=\"stream\"}"), is_shared ? 0 : 6);
@@ -83,7 +84,8 @@ TEST(WorkerServer, ManyRequestsOverOneStreamEndWithTheirOwnTexts) {
     });
   }
   for (std::thread& client : clients) client.join();
-  EXPECT_TRUE(within(1s, [&] { return prefill.has_nothing_left() && decode.has_nothing_left(); }));
+  EXPECT_TRUE(
+      within(5 * kSoon, [&] { return prefill.has_nothing_left() && decode.has_nothing_left(); }));
 }
 
 TEST(WorkerServer, APromptOf32KTokensFitsAMessage) {
@@ -114,7 +116,7 @@ TEST(WorkerServer, AStreamThatDoesNotGreetIsRefused) {
   Stream stream(prefill.server->address(), std::nullopt);
   stream.send(start_prefill("r", prompt_of(3), 1));
   EXPECT_EQ(stream.wait_for_end().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-  EXPECT_TRUE(within(1s, [&] { return prefill.metric("millrace_streams_open") == 0; }));
+  EXPECT_TRUE(within(kSoon, [&] { return prefill.metric("millrace_streams_open") == 0; }));
 }
 
 TEST(WorkerServer, AMalformedRequestFailsAloneAndAnEmptyCommandEndsTheStream) {
@@ -138,12 +140,12 @@ TEST(WorkerServer, TheLoadComesAtLeastEvery200Ms) {
   HashWorker prefill({.role = Role::kPrefill});
   prefill.controls->step_ms = 700;  // a long step does not silence the worker
   Stream stream(prefill.server->address());
-  ASSERT_TRUE(within(1s, [&] { return stream.seen().messages > 0; }));
+  ASSERT_TRUE(within(kSoon, [&] { return stream.seen().messages > 0; }));
   stream.send(start_prefill("r", prompt_of(3), 1));
   std::this_thread::sleep_for(900ms);
   const Stream::Seen seen = stream.seen();
   EXPECT_GE(seen.messages, 5);
-  EXPECT_LT(seen.longest_silence, 250ms);  // 200 ms and what a busy machine adds
+  EXPECT_LT(seen.longest_silence, kSoon / 4);  // 200 ms and what a busy machine adds
   EXPECT_EQ(seen.load.kv_blocks_total(), 64u);
 }
 
@@ -160,7 +162,8 @@ TEST(WorkerServer, CancelStopsARunningRequestEverywhere) {
   to_decode.send(start_decode(command, first->prefilled()));
   ASSERT_TRUE(to_decode.next("r").has_value());
   to_decode.send(cancel("r"));
-  EXPECT_TRUE(within(1s, [&] { return decode.has_nothing_left() && prefill.has_nothing_left(); }));
+  EXPECT_TRUE(
+      within(kSoon, [&] { return decode.has_nothing_left() && prefill.has_nothing_left(); }));
   EXPECT_EQ(decode.metric("millrace_requests_cancelled_total"), 1);
 }
 
@@ -170,9 +173,9 @@ TEST(WorkerServer, CancelDropsAHandoverThatNobodyFetches) {
   stream.send(start_prefill("r", prompt_of(20), 30));
   const auto first = stream.next("r");
   ASSERT_TRUE(first && first->has_prefilled());
-  EXPECT_TRUE(within(1s, [&] { return prefill.metric("millrace_kv_exports_pinned") == 1; }));
+  EXPECT_TRUE(within(kSoon, [&] { return prefill.metric("millrace_kv_exports_pinned") == 1; }));
   stream.send(cancel("r", first->prefilled().handover().export_id()));
-  EXPECT_TRUE(within(1s, [&] { return prefill.has_nothing_left(); }));
+  EXPECT_TRUE(within(kSoon, [&] { return prefill.has_nothing_left(); }));
 }
 
 // Half the clients hang up while they stream, half while they wait for a sequence.
@@ -194,14 +197,14 @@ TEST(WorkerServer, AStreamThatBreaksTakesItsRequestsAlong) {
     to_prefill.send(start_prefill("unfetched", prompt_of(20), 10));
     ASSERT_TRUE(to_prefill.next("unfetched").has_value());
     ASSERT_TRUE(to_decode.next("r0").has_value());
-    EXPECT_TRUE(within(1s, [&] { return decode.metric("millrace_requests_running") == 2; }));
+    EXPECT_TRUE(within(kSoon, [&] { return decode.metric("millrace_requests_running") == 2; }));
     EXPECT_EQ(decode.metric("millrace_requests_waiting"), 2);
     to_prefill.hang_up();
     to_decode.hang_up();
     EXPECT_TRUE(
-        within(1s, [&] { return decode.has_nothing_left() && prefill.has_nothing_left(); }));
+        within(kSoon, [&] { return decode.has_nothing_left() && prefill.has_nothing_left(); }));
   }
-  EXPECT_TRUE(within(1s, [&] { return decode.metric("millrace_streams_open") == 0; }));
+  EXPECT_TRUE(within(kSoon, [&] { return decode.metric("millrace_streams_open") == 0; }));
   EXPECT_EQ(prefill.metric("millrace_streams_open"), 1);
   other.send(start_prefill("still", prompt_of(3), 1));
   EXPECT_TRUE(other.next("still").has_value());
@@ -210,10 +213,10 @@ TEST(WorkerServer, AStreamThatBreaksTakesItsRequestsAlong) {
 TEST(WorkerServer, ClosingTheStreamInOrderEndsIt) {
   HashWorker prefill({.role = Role::kPrefill});
   Stream stream(prefill.server->address());
-  ASSERT_TRUE(within(1s, [&] { return stream.seen().messages > 0; }));
+  ASSERT_TRUE(within(kSoon, [&] { return stream.seen().messages > 0; }));
   stream.close();
   EXPECT_TRUE(stream.wait_for_end().ok());
-  EXPECT_TRUE(within(1s, [&] { return prefill.metric("millrace_streams_open") == 0; }));
+  EXPECT_TRUE(within(kSoon, [&] { return prefill.metric("millrace_streams_open") == 0; }));
 }
 
 class BrokenHandover : public ::testing::TestWithParam<std::string> {};
@@ -237,7 +240,7 @@ TEST_P(BrokenHandover, OfADeadSourceFailsAsUnavailable) {
   ASSERT_TRUE(event && event->has_failed());
   EXPECT_EQ(event->failed().code(), static_cast<int>(absl::StatusCode::kUnavailable))
       << event->failed().message();
-  EXPECT_TRUE(within(1s, [&] { return decode.has_nothing_left(); }));
+  EXPECT_TRUE(within(kSoon, [&] { return decode.has_nothing_left(); }));
 }
 
 TEST_P(BrokenHandover, WithACorruptByteFailsAsDataLoss) {
@@ -261,7 +264,8 @@ TEST_P(BrokenHandover, WithACorruptByteFailsAsDataLoss) {
   const auto event = to_decode.next("r");
   ASSERT_TRUE(event && event->has_failed());
   EXPECT_EQ(event->failed().code(), static_cast<int>(absl::StatusCode::kDataLoss));
-  EXPECT_TRUE(within(1s, [&] { return decode.has_nothing_left() && prefill.has_nothing_left(); }));
+  EXPECT_TRUE(
+      within(kSoon, [&] { return decode.has_nothing_left() && prefill.has_nothing_left(); }));
 }
 
 TEST(WorkerServer, DrainFinishesWhatRunsAndRefusesTheRest) {
@@ -278,7 +282,7 @@ TEST(WorkerServer, DrainFinishesWhatRunsAndRefusesTheRest) {
   ASSERT_TRUE(to_decode.next("r").has_value());
 
   decode.server->begin_drain();
-  EXPECT_TRUE(within(1s, [&] { return to_decode.seen().load.draining(); }));
+  EXPECT_TRUE(within(kSoon, [&] { return to_decode.seen().load.draining(); }));
   EXPECT_FALSE(decode.server->wait_drained(0ms));
   auto late = start_decode(command, first->prefilled());
   late.mutable_start_decode()->mutable_key()->set_request_id("late");
@@ -362,7 +366,7 @@ TEST(WorkerServer, ARequestOverItsDeadlineFails) {
   const auto event = stream.next("r");
   ASSERT_TRUE(event && event->has_failed());
   EXPECT_EQ(event->failed().code(), static_cast<int>(absl::StatusCode::kDeadlineExceeded));
-  EXPECT_TRUE(within(1s, [&] { return prefill.has_nothing_left(); }));
+  EXPECT_TRUE(within(kSoon, [&] { return prefill.has_nothing_left(); }));
 }
 
 TEST(WorkerServer, APortInUseIsAnErrorThatNamesIt) {
