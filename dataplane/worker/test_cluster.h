@@ -31,9 +31,9 @@ using namespace std::chrono_literals;  // NOLINT: a header of tests
 /// What "cancelled everywhere within a second" means here. A sanitizer slows everything tenfold,
 /// which says nothing about the product.
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-inline constexpr auto kSoon = 10s;
+inline constexpr std::chrono::milliseconds kSoon = 10s;
 #else
-inline constexpr auto kSoon = 1s;
+inline constexpr std::chrono::milliseconds kSoon = 1s;
 #endif
 
 inline transfer::PeerIdentity test_identity() {
