@@ -10,7 +10,7 @@ namespace {
 
 /// Written by the reference when the tests run; its window is the real one.
 const RandomModel& random_model() {
-  static const RandomModel model(MILLRACE_BINARY_DIR "/oracle/windowed");
+  static const RandomModel model(MILLRACE_BINARY_DIR "/golden/windowed");
   return model;
 }
 

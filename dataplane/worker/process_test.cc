@@ -20,7 +20,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr char kModelFolder[] = MILLRACE_BINARY_DIR "/oracle/windowed";
+constexpr char kModelFolder[] = MILLRACE_BINARY_DIR "/golden/windowed";
 
 /// Written by the reference when the tests run; its window is the real one.
 const RandomModel& random_model() {
