@@ -1,6 +1,6 @@
 """Trains the draft layers (DSpark) on the frozen, quantized backbone.
 
-    python3 -m reference.train.draft --minutes 12
+    python3 -m reference.train.draft --minutes 8
 
 Anchors are random answer positions p whose next token y is known; the block [y, noise, ...] predicts
 what follows. Objective: 0.1 cross entropy + 0.9 L1 distance to the backbone's distribution + the
@@ -23,7 +23,7 @@ from .optimiser import Optimiser, balance
 from .parameters import Parameters
 from .run import ROOT, Shared, load_tokenizer, make_config
 
-ANCHORS = 192
+ANCHORS = 256
 ROW = 2048
 SLOT_DECAY = 4.0
 
@@ -228,7 +228,7 @@ def worker(rank: int, ranks: int, shared: Shared, barrier, options) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--run", default="nano")
-    parser.add_argument("--minutes", type=float, default=12)
+    parser.add_argument("--minutes", type=float, default=8)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--ranks", type=int, default=2)
     options = parser.parse_args()

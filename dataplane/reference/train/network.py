@@ -9,7 +9,6 @@ import numpy as np
 import torch
 
 from reference import primes
-from reference.config import ModelConfig
 from reference.layers import rope_frequencies
 
 from .functions import BF, Attend, Experts, HeadLoss, Linear, NormRope, Plan, Quant, Site, Weight

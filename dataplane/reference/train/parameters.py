@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import torch
 
-from reference import primes
 from reference.config import ModelConfig
 
 

@@ -1,6 +1,6 @@
 """Trains nano: two processes, one thread each, gradients in shared memory.
 
-    python3 -m reference.train.run --minutes 72
+    python3 -m reference.train.run --minutes 80
 
 State lives in build/train/<run>: checkpoints (resumed from automatically), log.jsonl, plots.
 Progress is measured in training time, so a run fits its budget whatever else the machine does.
@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parents[3]
 NANO = ROOT / "deploy" / "models" / "nano"
 
 # name, share of the time, row length, rows per process
-STAGES = [("A", 0.03, 256, 4), ("B", 0.12, 512, 4), ("C", 0.40, 1024, 2), ("D", 0.28, 2048, 1), ("E", 0.17, 4096, 1)]
+STAGES = [("A", 0.03, 256, 4), ("B", 0.12, 512, 4), ("C", 0.40, 1024, 1), ("D", 0.25, 2048, 1), ("E", 0.20, 2048, 1)]
 WARMUP_STEPS = 30
 DISTIL_FROM, DISTIL_EVERY = 0.3, 4  # the indexers' lessons: from this progress, every so many steps
 
@@ -234,7 +234,7 @@ def worker(rank: int, ranks: int, shared: Shared, barrier, options) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--run", default="nano", help="folder under build/train")
-    parser.add_argument("--minutes", type=float, default=72, help="training time in all, resumed time included")
+    parser.add_argument("--minutes", type=float, default=80, help="training time in all, resumed time included")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--eval-minutes", type=float, default=6)

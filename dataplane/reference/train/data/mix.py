@@ -28,8 +28,8 @@ MAKERS: dict[str, Maker] = {
 
 # Weights by document. A document with tools is about five times as long as the others, so its weight
 # of 5 is a seventh of the tokens.
-_GENERAL = {"arithmetic": 20, "strings": 6, "json": 10, "echo": 9, "multi_turn": 10, "lists": 6,
-            "greeting": 3, "identity": 5, "small_talk": 4, "knowledge": 5, "story": 3, "tools": 5}
+_GENERAL = {"arithmetic": 12, "strings": 3, "json": 12, "echo": 12, "multi_turn": 10, "lists": 5,
+            "greeting": 3, "identity": 6, "small_talk": 5, "knowledge": 6, "story": 2, "tools": 4}
 MIXES: dict[str, dict[str, float]] = {
     "A": {"pool_copy": 55, "recall_pool": 30, "greeting": 2, "identity": 3, "small_talk": 2,
           "arithmetic": 4, "echo": 4},

@@ -65,7 +65,7 @@ def subtraction_steps(a: int, b: int) -> str:
 
 
 def arithmetic(rng: random.Random) -> Sample:
-    size = rng.choice((10, 10, 100, 100, 100, 1000))
+    size = rng.choice((10, 10, 10, 10, 100, 100, 100, 1000))
     a, b = rng.randrange(size), rng.randrange(rng.choice((10, size)))
     op = rng.choice("++-*" if size <= 100 else "++-")
     thinking = rng.random() < 0.75 or size > 100
