@@ -65,7 +65,7 @@ class Transfer : public ::testing::Test {
   }
 
   KvClient client(const std::string& host_id, PeerIdentity identity = {1, "nano", "digest"}) {
-    return KvClient({.identity = std::move(identity), .host_id = host_id});
+    return KvClient({.identity = std::move(identity), .host_id = host_id, .fetch_timeout = 30s});
   }
 
   const PeerIdentity identity_{1, "nano", "digest"};
@@ -90,11 +90,11 @@ TEST_F(Transfer, BothPathsBringEqualBytesOfEverySize) {
                                  kKvChunkBytes, kKvChunkBytes + 1, 3 * kKvChunkBytes + 77}) {
     const std::vector<std::byte> bytes = random_bytes(size);
     const Handover handover = offer(bytes);
-    const auto mapped = same_host.fetch(handover, 5s, not_cancelled_);
+    const auto mapped = same_host.fetch(handover, 30s, not_cancelled_);
     ASSERT_TRUE(mapped.ok()) << mapped.status();
     EXPECT_EQ(mapped->path(), FetchPath::kSharedMemory);
     EXPECT_TRUE(std::ranges::equal(mapped->bytes(), bytes));
-    const auto streamed = other_host.fetch(handover, 5s, not_cancelled_);
+    const auto streamed = other_host.fetch(handover, 30s, not_cancelled_);
     ASSERT_TRUE(streamed.ok()) << streamed.status();
     EXPECT_EQ(streamed->path(), FetchPath::kStream);
     EXPECT_TRUE(std::ranges::equal(streamed->bytes(), bytes));
@@ -107,7 +107,7 @@ TEST_F(Transfer, ACorruptByteIsDataLossOnBothPaths) {
   const Handover handover = offer(random_bytes(5000));
   flip_a_byte(handover.shm_name);
   for (const char* host : {"host-a", "host-b"}) {
-    const auto fetched = client(host).fetch(handover, 5s, not_cancelled_);
+    const auto fetched = client(host).fetch(handover, 30s, not_cancelled_);
     EXPECT_EQ(fetched.status().code(), absl::StatusCode::kDataLoss) << fetched.status();
     EXPECT_THAT(std::string(fetched.status().message()), HasSubstr("checksum"));
   }
@@ -118,7 +118,7 @@ TEST_F(Transfer, AnotherSizeThanAnnouncedIsDataLossOnBothPaths) {
     Handover handover = offer(random_bytes(5000));
     handover.bytes = announced;
     for (const char* host : {"host-a", "host-b"}) {
-      EXPECT_EQ(client(host).fetch(handover, 5s, not_cancelled_).status().code(),
+      EXPECT_EQ(client(host).fetch(handover, 30s, not_cancelled_).status().code(),
                 absl::StatusCode::kDataLoss);
     }
   }
@@ -128,7 +128,7 @@ TEST_F(Transfer, AReleasedExportIsUnavailableOnBothPaths) {
   const Handover handover = offer(random_bytes(5000));
   EXPECT_TRUE(exports_->release(handover.export_id));
   for (const char* host : {"host-a", "host-b"}) {
-    EXPECT_EQ(client(host).fetch(handover, 5s, not_cancelled_).status().code(),
+    EXPECT_EQ(client(host).fetch(handover, 30s, not_cancelled_).status().code(),
               absl::StatusCode::kUnavailable);
   }
   // Releasing again is fine.
@@ -139,7 +139,7 @@ TEST_F(Transfer, ADeadSourceIsUnavailableAtOnce) {
   const Handover handover = offer(random_bytes(5000));
   server_->Shutdown(std::chrono::system_clock::now());
   const auto start = std::chrono::steady_clock::now();
-  const auto fetched = client("host-b").fetch(handover, 5s, not_cancelled_);
+  const auto fetched = client("host-b").fetch(handover, 30s, not_cancelled_);
   EXPECT_EQ(fetched.status().code(), absl::StatusCode::kUnavailable) << fetched.status();
   EXPECT_THAT(std::string(fetched.status().message()), HasSubstr(handover.source_address));
   EXPECT_LT(std::chrono::steady_clock::now() - start, 2s);
@@ -149,14 +149,15 @@ TEST_F(Transfer, ADeadSourceIsUnavailableAtOnce) {
 
 TEST_F(Transfer, AnotherIdentityIsRefusedWithBothValues) {
   const Handover handover = offer(random_bytes(5000));
-  const auto model = client("host-b", {1, "other", "digest"}).fetch(handover, 5s, not_cancelled_);
+  const auto model = client("host-b", {1, "other", "digest"}).fetch(handover, 30s, not_cancelled_);
   EXPECT_EQ(model.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(model.status().message()),
               ::testing::AllOf(HasSubstr("other"), HasSubstr("nano")));
-  const auto version = client("host-b", {2, "nano", "digest"}).fetch(handover, 5s, not_cancelled_);
+  const auto version = client("host-b", {2, "nano", "digest"}).fetch(handover, 30s, not_cancelled_);
   EXPECT_THAT(std::string(version.status().message()),
               ::testing::AllOf(HasSubstr("version 2"), HasSubstr("ours, 1")));
-  const auto digest = client("host-b", {1, "nano", "\x01\xff"}).fetch(handover, 5s, not_cancelled_);
+  const auto digest =
+      client("host-b", {1, "nano", "\x01\xff"}).fetch(handover, 30s, not_cancelled_);
   EXPECT_THAT(std::string(digest.status().message()),
               ::testing::AllOf(HasSubstr("01ff"), HasSubstr("646967657374")));
 }
@@ -164,7 +165,7 @@ TEST_F(Transfer, AnotherIdentityIsRefusedWithBothValues) {
 TEST_F(Transfer, ACancelledFetchStops) {
   const Handover handover = offer(random_bytes(3 * kKvChunkBytes));
   CancelFlag cancelled{true};
-  EXPECT_EQ(client("host-b").fetch(handover, 5s, cancelled).status().code(),
+  EXPECT_EQ(client("host-b").fetch(handover, 30s, cancelled).status().code(),
             absl::StatusCode::kCancelled);
 }
 
@@ -172,7 +173,7 @@ TEST_F(Transfer, AnAnnouncementOverTheLimitIsRefused) {
   Handover handover = offer(random_bytes(100));
   handover.bytes = std::uint64_t{1} << 50;
   for (const char* host : {"host-a", "host-b"}) {
-    EXPECT_EQ(client(host).fetch(handover, 5s, not_cancelled_).status().code(),
+    EXPECT_EQ(client(host).fetch(handover, 30s, not_cancelled_).status().code(),
               absl::StatusCode::kInvalidArgument);
   }
 }
