@@ -75,68 +75,107 @@ int choose_within(const RowScores& row, const std::int32_t* blocks, int block_co
   return take_best(row.keys, available, top_k, out);
 }
 
+/// Rows of one sequence that are scored together, so that every decoded key serves all of them.
+struct RowGroup {
+  int first, count;
+  int visible;  ///< entries that the last row sees, which is the most
+};
+
+constexpr int kGroupRows = 16;
+
+RowGroup group_at(const StepRows& rows, int first, int ratio) {
+  RowGroup group{.first = first, .count = 0, .visible = 0};
+  while (group.count < kGroupRows && first + group.count < rows.rows &&
+         rows.sequence[first + group.count] == rows.sequence[first]) {
+    ++group.count;
+  }
+  group.visible = visible_entries(rows.position[first + group.count - 1], ratio);
+  return group;
+}
+
+bool makes_blocks(const SelectArgs& a, int visible) {
+  return a.role == CandidateRole::kSource && visible > std::int64_t{a.top_blocks} * a.block_size;
+}
+
+bool is_restricted(const SelectArgs& a, int row) {
+  return a.role == CandidateRole::kRestricted && a.candidate_count[row] >= 0;
+}
+
+/// Whether the scores of a row decide anything: otherwise everything visible is taken.
+bool needs_scores(const SelectArgs& a, int row) {
+  const int visible = visible_entries(a.rows.position[row], a.source->ratio);
+  return visible > a.top_k || makes_blocks(a, visible) || is_restricted(a, row);
+}
+
+void choose(const SelectArgs& a, int row, const float* scores, std::uint64_t* keys) {
+  const RowScores row_scores{scores, visible_entries(a.rows.position[row], a.source->ratio), keys};
+  std::int32_t* out = a.selected + at(row, a.top_k);
+  std::int32_t* candidates =
+      a.role == CandidateRole::kNone ? nullptr : a.candidates + at(row, a.top_blocks);
+  if (a.role == CandidateRole::kSource) a.candidate_count[row] = -1;
+  if (!needs_scores(a, row)) {
+    std::iota(out, out + row_scores.visible, 0);
+    a.selected_count[row] = row_scores.visible;
+    return;
+  }
+  if (makes_blocks(a, row_scores.visible)) {
+    a.candidate_count[row] = choose_candidates(row_scores, a.block_size, a.top_blocks, candidates);
+  }
+  a.selected_count[row] = is_restricted(a, row)
+                              ? choose_within(row_scores, candidates, a.candidate_count[row],
+                                              a.block_size, a.top_k, out)
+                              : choose_entries(row_scores, a.top_k, out);
+}
+
 }  // namespace
 
 void CpuOps::select(Stream& stream, const SelectArgs& a) {
-  const int width = a.width;
   int most = 0;
   for (int row = 0; row < a.rows.rows; ++row) {
     most = std::max(most, visible_entries(a.rows.position[row], a.source->ratio));
   }
-  // Scratch: ranking keys, scores of one row, decoded keys and products of one tile.
+  // Scratch: ranking keys of one row; scores of a group; decoded keys and products of one tile.
   const auto count = static_cast<std::size_t>(most);
-  const std::size_t floats = count + at(kKeyTile, width) + at(kKeyTile, a.heads);
+  const std::size_t floats =
+      at(kGroupRows, most) + at(kKeyTile, a.width) + at(kKeyTile, kGroupRows * a.heads);
   std::byte* scratch = stream.workspace(count * sizeof(std::uint64_t) + floats * sizeof(float));
   auto* keys = reinterpret_cast<std::uint64_t*>(scratch);
   auto* scores = reinterpret_cast<float*>(scratch + count * sizeof(std::uint64_t));
-  float* tile = scores + count;
-  float* products = tile + at(kKeyTile, width);
+  float* tile = scores + at(kGroupRows, most);
+  float* products = tile + at(kKeyTile, a.width);
 
-  for (int row = 0; row < a.rows.rows; ++row) {
-    const int visible = visible_entries(a.rows.position[row], a.source->ratio);
-    const int sequence = a.rows.sequence[row];
-    std::int32_t* out = a.selected + at(row, a.top_k);
-    std::int32_t* candidates =
-        a.role == CandidateRole::kNone ? nullptr : a.candidates + at(row, a.top_blocks);
-    const bool makes_blocks =
-        a.role == CandidateRole::kSource && visible > a.top_blocks * std::int64_t{a.block_size};
-    const bool restricted = a.role == CandidateRole::kRestricted && a.candidate_count[row] >= 0;
-    if (a.role == CandidateRole::kSource) a.candidate_count[row] = -1;
-    if (visible <= a.top_k && !makes_blocks && !restricted) {
-      std::iota(out, out + visible, 0);
-      a.selected_count[row] = visible;
-      continue;
-    }
-    for (int first = 0; first < visible; first += kKeyTile) {
-      const int tile_count = std::min(kKeyTile, visible - first);
-      decode_rows(a.pool, a.rows, sequence, *a.source, PlaneKind::kIndexKeys, first, tile_count,
-                  tile);
-      kernels_.matmul({.x = a.q + at(std::int64_t{row} * a.heads, width),
-                       .x_stride = at(1, width),
-                       .rows = a.heads,
+  for (int first_row = 0; first_row < a.rows.rows;) {
+    const RowGroup group = group_at(a.rows, first_row, a.source->ratio);
+    first_row += group.count;
+    bool scored = false;
+    for (int row = group.first; row < first_row; ++row) scored |= needs_scores(a, row);
+    for (int first = 0; scored && first < group.visible; first += kKeyTile) {
+      const int tile_count = std::min(kKeyTile, group.visible - first);
+      decode_rows(a.pool, a.rows, a.rows.sequence[group.first], *a.source, PlaneKind::kIndexKeys,
+                  first, tile_count, tile);
+      kernels_.matmul({.x = a.q + at(std::int64_t{group.first} * a.heads, a.width),
+                       .x_stride = at(1, a.width),
+                       .rows = group.count * a.heads,
                        .w = tile,
-                       .w_stride = at(1, width),
+                       .w_stride = at(1, a.width),
                        .outputs = tile_count,
-                       .inputs = width,
+                       .inputs = a.width,
                        .y = products,
                        .y_stride = kKeyTile});
-      float* target = scores + first;
-      std::fill_n(target, tile_count, 0.0f);
-      for (int h = 0; h < a.heads; ++h) {
-        const float weight = a.weights[at(row, a.heads) + static_cast<std::size_t>(h)];
-        const float* product = products + at(h, kKeyTile);
-        for (int j = 0; j < tile_count; ++j) target[j] += weight * std::max(product[j], 0.0f);
+      for (int row = 0; row < group.count; ++row) {
+        float* target = scores + at(row, most) + first;
+        std::fill_n(target, tile_count, 0.0f);
+        for (int h = 0; h < a.heads; ++h) {
+          const float weight =
+              a.weights[at(group.first + row, a.heads) + static_cast<std::size_t>(h)];
+          const float* product = products + at(std::int64_t{row} * a.heads + h, kKeyTile);
+          for (int j = 0; j < tile_count; ++j) target[j] += weight * std::max(product[j], 0.0f);
+        }
       }
     }
-    const RowScores row_scores{scores, visible, keys};
-    if (makes_blocks) {
-      a.candidate_count[row] =
-          choose_candidates(row_scores, a.block_size, a.top_blocks, candidates);
+    for (int row = group.first; row < first_row; ++row) {
+      choose(a, row, scores + at(row - group.first, most), keys);
     }
-    a.selected_count[row] = restricted
-                                ? choose_within(row_scores, candidates, a.candidate_count[row],
-                                                a.block_size, a.top_k, out)
-                                : choose_entries(row_scores, a.top_k, out);
   }
 }
 

@@ -274,8 +274,10 @@ TEST(WholeModel, EveryTwoWaySplitOfAnOddPromptGivesTheSameBits) {
     for (const Case& c : model.cases) {
       const TensorFile file(c.path);
       const std::vector<std::int32_t> tokens = file.i32("tokens");
-      if (c.kind != "prefill" || c.decoder_replay == Switch::kOff || tokens.size() % 2 == 0 ||
-          tokens.size() < 40 || tokens.size() > 129 || (tokens.size() == 127)) {
+      // The rounded runs are cut in engine_test.cc, where no reference is needed.
+      if (c.kind != "prefill" || c.rounding == Switch::kOn || c.decoder_replay == Switch::kOff ||
+          tokens.size() % 2 == 0 || tokens.size() < 40 || tokens.size() > 129 ||
+          (tokens.size() == 127)) {
         continue;
       }
       SCOPED_TRACE(str_cat(model.name, " ", c.name));
