@@ -318,14 +318,17 @@ TEST(WorkerServer, WhatWasQueuedForAStreamIsSentBeforeTheServerEnds) {
   auto prefill = std::make_unique<HashWorker>(HashWorker::Options{.role = Role::kPrefill});
   Stream stream(prefill->server->address());
   for (int i = 0; i < 50; ++i) stream.send(start_prefill(str_cat("r", i), prompt_of(5), 1));
-  ASSERT_TRUE(stream.next("r0").has_value());
+  // All of them have run. A command that is still on the wire when the server ends has no answer:
+  // its entrypoint sees the stream break and asks another worker.
+  ASSERT_TRUE(
+      within(kSoon, [&] { return prefill->metric("millrace_generated_tokens_total") == 50; }));
   prefill->server->begin_drain();
   ASSERT_TRUE(prefill->server->wait_drained(5s));
   prefill.reset();
-  for (int i = 1; i < 50; ++i) {
+  for (int i = 0; i < 50; ++i) {
     const auto event = stream.next(str_cat("r", i));
     ASSERT_TRUE(event.has_value()) << i;
-    EXPECT_TRUE(event->has_prefilled() || event->failed().code() == 14);
+    EXPECT_TRUE(event->has_prefilled());
   }
   EXPECT_EQ(stream.wait_for_end().error_code(), grpc::StatusCode::UNAVAILABLE);
 }
