@@ -365,8 +365,11 @@ TEST(Entrypoint, AWorkerThatLeftTheViewFinishesWhatItHas) {
   });
   ASSERT_TRUE(eventually([&] { return cluster.worker("decode-0").running() == 1; }));
   cluster.edit_view([](admin::RoutingView& view) { view.workers.clear(); });
-  EXPECT_TRUE(
-      eventually([&] { return post(cluster, "/v1/completions", raw_request(5)).status == 503; }));
+  // A request that comes before the entrypoint has seen the new view is accepted, and waits for an
+  // engine.
+  HttpClient client;
+  ASSERT_TRUE(eventually([&] { return client.get(cluster.url("/ready"))->status == 503; }));
+  EXPECT_EQ(post(cluster, "/v1/completions", raw_request(5)).status, 503);
   EXPECT_EQ(result.get().text, text_behind(kPromptTokens, 40));
   EXPECT_EQ(cluster.metric("millrace_reroutes_total{reason=\"worker_lost\"}"), 0);
 }
