@@ -67,6 +67,7 @@ std::vector<Outcome> run_tasks(const std::string& url, const std::string& model,
     }
   };
   std::vector<std::thread> threads;
+  threads.reserve(static_cast<std::size_t>(concurrency));
   for (int i = 0; i < concurrency; ++i) threads.emplace_back(work);
   while (finished < tasks.size()) {
     const auto share = static_cast<double>(finished) / static_cast<double>(tasks.size());

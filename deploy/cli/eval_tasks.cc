@@ -21,6 +21,7 @@ absl::StatusOr<std::vector<TokenId>> read_ids(const Json& row, std::string_view 
     return absl::InvalidArgumentError(str_cat(key, " is not a list of token ids"));
   }
   std::vector<TokenId> ids;
+  ids.reserve(found->size());
   for (const Json& id : *found) {
     if (!id.is_number_integer() || id < 0 || id > std::numeric_limits<TokenId>::max()) {
       return absl::InvalidArgumentError(str_cat(key, " holds ", dump_json(id), ", no token id"));

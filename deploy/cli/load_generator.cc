@@ -101,6 +101,7 @@ LoadResult run_load(const LoadOptions& options, const std::vector<RequestShape>&
   std::condition_variable slot_ended;
   int running = std::min(options.concurrency, static_cast<int>(shapes.size()));
   std::vector<std::thread> slots;
+  slots.reserve(static_cast<std::size_t>(running));
   for (int i = running; i > 0; --i) {
     slots.emplace_back([&] {
       run_slot(options, shapes, text, start, counters, load.requests);
