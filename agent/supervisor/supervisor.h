@@ -41,7 +41,8 @@ class Supervisor {
   void signal(const core::SignalProcess& command);
 
   /// Sleeps until something happened (returned, in order of worker id), wake() was called, `fd` is
-  /// readable (-1 = none), or the time has come.
+  /// readable (-1 = none), or the time has come; returns a little earlier when its own upkeep is
+  /// due.
   std::vector<core::Event> wait(TimePoint until, int fd = -1);
 
   /// Ends a wait(); any thread.

@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <optional>
 #include <thread>
 
@@ -59,7 +60,7 @@ class SupervisorTest : public ::testing::Test {
   /// The next event of this kind; other kinds fail the test.
   template <typename T>
   std::optional<T> next() {
-    const TimePoint deadline = Clock::now() + 20s;
+    const TimePoint deadline = Clock::now() + 120s;
     while (Clock::now() < deadline) {
       for (core::Event& event : supervisor_->wait(deadline)) {
         if (T* wanted = std::get_if<T>(&event)) return *wanted;
@@ -189,7 +190,7 @@ TEST_F(SupervisorTest, LogsAreRotated) {
   const std::string much(5000, 'x');
   ASSERT_EQ(write(fd, much.data(), much.size()), static_cast<ssize_t>(much.size()));
   close(fd);
-  const TimePoint deadline = Clock::now() + 20s;
+  const TimePoint deadline = Clock::now() + 120s;
   while (access((path + ".1").c_str(), F_OK) != 0 && Clock::now() < deadline) {
     EXPECT_TRUE(supervisor_->wait(Clock::now() + 100ms).empty());
   }
@@ -197,20 +198,26 @@ TEST_F(SupervisorTest, LogsAreRotated) {
 }
 
 TEST_F(SupervisorTest, WakeAndAReadableDescriptorEndAWait) {
-  std::thread waker([this] {
-    std::this_thread::sleep_for(50ms);
-    supervisor_->wake();
-  });
-  const TimePoint begin = Clock::now();
-  EXPECT_TRUE(supervisor_->wait(begin + 1500ms).empty());
-  EXPECT_LT(Clock::now() - begin, 1400ms);
-  waker.join();
   int fds[2];
   ASSERT_EQ(pipe(fds), 0);
   ASSERT_EQ(write(fds[1], "x", 1), 1);
-  const TimePoint again = Clock::now();
-  EXPECT_TRUE(supervisor_->wait(again + 1500ms, fds[0]).empty());
-  EXPECT_LT(Clock::now() - again, 1400ms);
+  // Undisturbed, a wait lasts until its own upkeep is due, after two seconds. The fastest of a few
+  // tries tells the difference on a busy machine, too.
+  auto by_wake = Clock::duration::max();
+  auto by_descriptor = Clock::duration::max();
+  for (int attempt = 0; attempt < 5; ++attempt) {
+    const TimePoint begin = Clock::now();
+    std::thread waker([this] { supervisor_->wake(); });
+    EXPECT_TRUE(supervisor_->wait(begin + 300s).empty());
+    by_wake = std::min(by_wake, Clock::now() - begin);
+    waker.join();
+    supervisor_->wait(Clock::now());  // takes a wake-up that came after the wait
+    const TimePoint again = Clock::now();
+    EXPECT_TRUE(supervisor_->wait(again + 300s, fds[0]).empty());
+    by_descriptor = std::min(by_descriptor, Clock::now() - again);
+  }
+  EXPECT_LT(by_wake, 1s);
+  EXPECT_LT(by_descriptor, 1s);
   close(fds[0]);
   close(fds[1]);
 }
@@ -245,7 +252,7 @@ TEST_F(SupervisorTest, AKilledAgentLeavesNoProcess) {
   waitpid(agent, nullptr, 0);
   // The orphan is dead; whoever adopted it may take a moment to reap it.
   const std::string stat_path = str_cat("/proc/", worker_pid, "/stat");
-  const TimePoint deadline = Clock::now() + 10s;
+  const TimePoint deadline = Clock::now() + 120s;
   bool is_gone = false;
   while (!is_gone && Clock::now() < deadline) {
     const std::string stat = read_file(stat_path).value_or("");

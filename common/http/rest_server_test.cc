@@ -51,8 +51,8 @@ std::string url_of(const RestServer& server, std::string_view path) {
   return str_cat("http://", server.address(), path);
 }
 
-/// Sends bytes as they are and returns all that comes back until the server closes or is silent
-/// for a second.
+/// Sends bytes as they are, then the end of the stream, and returns all that comes back until the
+/// server closes (or, as a failure to be seen, is silent for a minute).
 std::string exchange_raw(const RestServer& server, std::string_view bytes,
                          std::string_view more = {}) {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -62,7 +62,7 @@ std::string exchange_raw(const RestServer& server, std::string_view bytes,
   const std::string port = server.address().substr(server.address().find(':') + 1);
   address.sin_port = htons(static_cast<std::uint16_t>(std::stoi(port)));
   EXPECT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
-  const timeval timeout{.tv_sec = 1, .tv_usec = 0};
+  const timeval timeout{.tv_sec = 60, .tv_usec = 0};
   setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
   EXPECT_EQ(send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
   for (std::size_t sent = 0; sent < more.size();) {
@@ -70,6 +70,7 @@ std::string exchange_raw(const RestServer& server, std::string_view bytes,
     if (count <= 0) break;
     sent += static_cast<std::size_t>(count);
   }
+  shutdown(fd, SHUT_WR);
   std::string answer;
   char buffer[4096];
   for (ssize_t count = 0; (count = read(fd, buffer, sizeof(buffer))) > 0;) {
