@@ -23,3 +23,10 @@ find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CXX_COMPILER_LAUNCHER "${CCACHE_PROGRAM}")
 endif()
+
+# The GPU engine is built where nvcc is, and never required.
+option(MILLRACE_CUDA "Require the CUDA toolkit and build what needs it" OFF)
+if(MILLRACE_CUDA)
+  enable_language(CUDA)
+  find_package(CUDAToolkit REQUIRED)
+endif()
