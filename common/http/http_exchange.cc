@@ -63,15 +63,13 @@ void HttpExchange::report_close() {
   if (callback && !is_complete()) callback();
 }
 
-void HttpExchange::queue(std::string_view bytes) {
+void HttpExchange::queue(std::initializer_list<std::string_view> pieces) {
   if (is_overflowed_) return;
-  // A whole answer may be larger than the bound: it exists in memory already.
-  if (state_ == State::kStreaming &&
-      outgoing_.size() + bytes.size() > options_.queued_write_bytes) {
+  for (const std::string_view piece : pieces) outgoing_.append(piece);
+  // A whole answer may be larger than the bound: it existed in memory already.
+  if (state_ == State::kStreaming && outgoing_.size() > options_.queued_write_bytes) {
     is_overflowed_ = true;
     outgoing_.clear();
-  } else {
-    outgoing_.append(bytes);
   }
   wake_();
 }
@@ -79,10 +77,9 @@ void HttpExchange::queue(std::string_view bytes) {
 void HttpExchange::respond(const ServerReply& reply) {
   CHECK(state_ == State::kWaiting, "an answer begins once");
   state_ = State::kComplete;
-  std::string bytes =
+  const std::string head =
       response_head(reply, str_cat("Content-Length: ", reply.body.size()), options_.keep_alive);
-  if (!options_.is_head_request) bytes += reply.body;
-  queue(bytes);
+  queue({head, options_.is_head_request ? std::string_view() : std::string_view(reply.body)});
 }
 
 void HttpExchange::begin_stream(const ServerReply& head) {
@@ -90,27 +87,26 @@ void HttpExchange::begin_stream(const ServerReply& head) {
   CHECK(head.body.empty());
   state_ = State::kStreaming;
   if (options_.is_http_1_0) options_.keep_alive = false;
-  queue(response_head(head, options_.is_http_1_0 ? "" : "Transfer-Encoding: chunked",
-                      options_.keep_alive));
+  queue({response_head(head, options_.is_http_1_0 ? "" : "Transfer-Encoding: chunked",
+                       options_.keep_alive)});
 }
 
 void HttpExchange::write(std::string_view bytes) {
   CHECK(state_ == State::kStreaming);
   if (bytes.empty() || options_.is_head_request) return;
   if (options_.is_http_1_0) {
-    queue(bytes);
+    queue({bytes});
     return;
   }
   std::array<char, 16> size{};
   const auto end = std::to_chars(size.data(), size.data() + size.size(), bytes.size(), 16).ptr;
-  std::string chunk(size.data(), end);
-  chunk.append("\r\n").append(bytes).append("\r\n");
-  queue(chunk);
+  const std::string_view hex(size.data(), static_cast<std::size_t>(end - size.data()));
+  queue({hex, "\r\n", bytes, "\r\n"});
 }
 
 void HttpExchange::finish_stream() {
   CHECK(state_ == State::kStreaming);
-  if (!options_.is_http_1_0 && !options_.is_head_request) queue("0\r\n\r\n");
+  if (!options_.is_http_1_0 && !options_.is_head_request) queue({"0\r\n\r\n"});
   state_ = State::kComplete;
   wake_();
 }

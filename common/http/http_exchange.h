@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -47,7 +48,7 @@ class HttpExchange {
   void begin_stream(const ServerReply& head);
   void write(std::string_view bytes);
   void finish_stream();
-  void queue(std::string_view bytes);
+  void queue(std::initializer_list<std::string_view> pieces);
 
   Options options_;
   std::function<void()> wake_;
