@@ -1,7 +1,8 @@
 #include "api/tokenizer/bpe.h"
 
-#include <algorithm>
+#include <functional>
 #include <queue>
+#include <utility>
 
 namespace millrace::api::tokenizer {
 namespace {
@@ -61,7 +62,9 @@ void Bpe::encode(std::string_view piece, std::vector<TokenId>& ids) const {
   const auto at = [&](std::int32_t place) -> Symbol& {
     return symbols[static_cast<std::size_t>(place)];
   };
-  std::priority_queue<Candidate> candidates;
+  std::vector<Candidate> room;
+  room.reserve(piece.size());
+  std::priority_queue<Candidate> candidates(std::less<Candidate>(), std::move(room));
   const auto consider = [&](std::int32_t place) {
     if (place < 0 || at(place).next < 0) return;
     const TokenId left = at(place).token;
