@@ -13,7 +13,7 @@ template <typename T>
 std::vector<T> copy_of(const model::StoredTensor& tensor, std::string_view type) {
   CHECK(tensor.type == type, tensor.name);
   std::vector<T> values(tensor.bytes.size() / sizeof(T));
-  std::memcpy(values.data(), tensor.bytes.data(), tensor.bytes.size());
+  if (!values.empty()) std::memcpy(values.data(), tensor.bytes.data(), tensor.bytes.size());
   return values;
 }
 
