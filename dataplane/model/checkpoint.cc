@@ -166,10 +166,11 @@ class MappedCheckpoint : public Checkpoint {
                                                   " is in ", name, ", not in ", entry->second));
       }
       std::string tensor_name = tensor.name;
-      if (!stored.emplace(std::move(tensor_name), std::move(tensor)).second) {
+      if (stored.contains(tensor_name)) {
         return absl::InvalidArgumentError(
-            str_cat(path_of(name), ": tensor ", tensor.name, " occurs in two shards"));
+            str_cat(path_of(name), ": tensor ", tensor_name, " occurs in two shards"));
       }
+      stored.emplace(std::move(tensor_name), std::move(tensor));
     }
     hash_file(name, bytes);
     return absl::OkStatus();

@@ -136,6 +136,19 @@ TEST_F(CheckpointTest, RefusesAnIndexThatLeavesTheFolderOrDisagrees) {
   EXPECT_THAT(refused(absl::StatusCode::kInvalidArgument), HasSubstr("weight_map"));
 }
 
+TEST_F(CheckpointTest, RefusesATensorThatOccursTwice) {
+  std::vector<FileTensor> first;
+  edit_shard("model-1.safetensors",
+             [&](std::vector<FileTensor>& tensors) { first = {tensors[2]}; });
+  edit_shard("model-2.safetensors",
+             [&](std::vector<FileTensor>& tensors) { tensors.push_back(first[0]); });
+  Json index = *parse_json(read("model.safetensors.index.json"));
+  index["weight_map"].erase(first[0].name);
+  write("model.safetensors.index.json", dump_json(index));
+  EXPECT_THAT(refused(absl::StatusCode::kInvalidArgument),
+              HasSubstr(str_cat("tensor ", first[0].name, " occurs in two shards")));
+}
+
 TEST_F(CheckpointTest, NamesAMissingFolder) {
   const auto checkpoint = Checkpoint::open(folder_ + "_not_there");
   EXPECT_EQ(checkpoint.status().code(), absl::StatusCode::kNotFound);

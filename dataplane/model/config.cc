@@ -46,7 +46,7 @@ class ObjectReader {
   void read(std::string_view key, std::vector<T>& out, T least, T most) {
     const Json* value = required(key);
     if (value == nullptr) return;
-    if (!value->is_array() || value->size() > 2 * kMaxLayers) {
+    if (!value->is_array() || value->size() > std::size_t{2} * kMaxLayers) {
       return fail(key, "must be a list of integers, one a layer at most");
     }
     out.clear();

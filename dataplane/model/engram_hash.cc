@@ -146,6 +146,7 @@ std::vector<std::int64_t> engram_multipliers(int layer, int ngram_size, int comp
   CHECK(bound > std::int64_t{1} << 32, "the configuration bounds the vocabulary at 2^24");
   Pcg64 random(10007u * static_cast<std::uint32_t>(layer));
   std::vector<std::int64_t> multipliers;
+  multipliers.reserve(static_cast<std::size_t>(ngram_size));
   for (int i = 0; i < ngram_size; ++i) {
     multipliers.push_back(
         2 * static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(bound))) + 1);

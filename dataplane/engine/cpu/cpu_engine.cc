@@ -15,7 +15,9 @@
 namespace millrace::dataplane::engine {
 namespace {
 
-absl::Status invalid(std::string message) { return absl::InvalidArgumentError(std::move(message)); }
+absl::Status invalid(std::string_view message) {
+  return absl::InvalidArgumentError(to_absl(message));
+}
 
 class CpuEngine : public Engine {
  public:

@@ -53,7 +53,7 @@ void CpuOps::embed(Stream&, const EmbedArgs& a) {
   for (int row = 0; row < a.rows; ++row) {
     const std::uint8_t* source = a.table + at(a.tokens[row], 2 * std::int64_t{a.width});
     float* first = a.stream + at(row, std::int64_t{a.copies} * a.width);
-    for (int c = 0; c < a.width; ++c) first[c] = load_bf16(source + 2 * c);
+    for (int c = 0; c < a.width; ++c) first[c] = load_bf16(source + at(c, 2));
     for (int k = 1; k < a.copies; ++k) std::copy_n(first, a.width, first + at(k, a.width));
     float* mix = a.mix + at(row, a.copies);
     std::fill_n(mix, a.copies, 0.0f);
@@ -118,8 +118,9 @@ void CpuOps::rope(Stream&, const RopeArgs& a) {
     const float* cosine = a.cosine + at(row, a.pairs);
     const float* sine = a.sine + at(row, a.pairs);
     for (int head = 0; head < a.heads; ++head) {
-      float* x = a.x + at(std::int64_t{row} * a.heads + head + 1, a.width) - 2 * a.pairs;
-      for (int i = 0; i < a.pairs; ++i) {
+      const std::ptrdiff_t pairs = a.pairs;
+      float* x = a.x + at(std::int64_t{row} * a.heads + head + 1, a.width) - 2 * pairs;
+      for (std::ptrdiff_t i = 0; i < pairs; ++i) {
         const float even = x[2 * i];
         const float odd = x[2 * i + 1];
         const float turn = sign * sine[i];

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <span>
 
 #include "common/check.h"
@@ -23,16 +24,19 @@ std::size_t carry_offset(int slot, int place, int ratio, int width) {
 }
 
 /// Softmax of the gates over the group's tokens, channel by channel, applied to the values.
-void combine_group(const float* const* values, const float* const* gates, int ratio, int width,
-                   float* out) {
+void combine_group(std::span<const float* const> values, std::span<const float* const> gates,
+                   int width, float* out) {
   float weight[kMaxRatio];
   for (int c = 0; c < width; ++c) {
-    float largest = gates[0][c];
-    for (int k = 1; k < ratio; ++k) largest = std::max(largest, gates[k][c]);
+    float largest = -std::numeric_limits<float>::infinity();
+    for (const float* gate : gates) largest = std::max(largest, gate[c]);
     float total = 0;
-    for (int k = 0; k < ratio; ++k) total += weight[k] = std::exp(gates[k][c] - largest);
+    for (std::size_t k = 0; k < gates.size(); ++k) {
+      weight[k] = std::exp(gates[k][c] - largest);
+      total += weight[k];
+    }
     float sum = 0;
-    for (int k = 0; k < ratio; ++k) sum += weight[k] / total * values[k][c];
+    for (std::size_t k = 0; k < gates.size(); ++k) sum += weight[k] / total * values[k][c];
     out[c] = sum;
   }
 }
@@ -63,8 +67,9 @@ void decode_rows(const KvPool& pool, const StepRows& rows, int sequence,
 
 void CpuOps::compress(Stream&, const CompressArgs& a) {
   CHECK(a.ratio <= kMaxRatio);
-  const float* values[kMaxRatio];
-  const float* gates[kMaxRatio];
+  const float* values[kMaxRatio] = {};
+  const float* gates[kMaxRatio] = {};
+  const auto ratio = static_cast<std::size_t>(a.ratio);
   for (int e = 0; e < a.entries.entries; ++e) {
     const int last = a.entries.last_row[e];
     float* out = a.out + at(e, a.width);
@@ -82,7 +87,7 @@ void CpuOps::compress(Stream&, const CompressArgs& a) {
           gates[k] = values[k] + a.width;
         }
       }
-      combine_group(values, gates, a.ratio, a.width, out);
+      combine_group({values, ratio}, {gates, ratio}, a.width, out);
     }
     store_all(out, at(1, a.width), a.rounding);
   }

@@ -1,7 +1,16 @@
 #include "dataplane/engine/cpu/kernels.h"
 
 #if defined(__x86_64__)
+
+// GCC 12 takes the deliberately undefined operand inside its own intrinsics for a bug of ours (GCC
+// bug 105593).
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#if !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
 #include <immintrin.h>
+#pragma GCC diagnostic pop
 
 // The instruction set is asked for at run time, so only these functions are compiled for it.
 #define MILLRACE_AVX512 __attribute__((target("avx512f")))

@@ -49,8 +49,8 @@ int choose_candidates(const RowScores& row, int block_size, int top_blocks, std:
   const int blocks = (row.visible + block_size - 1) / block_size;
   if (blocks <= top_blocks) return -1;
   for (int b = 0; b < blocks; ++b) {
-    const float* first = row.scores + b * block_size;
-    const float* last = row.scores + std::min(row.visible, (b + 1) * block_size);
+    const float* first = row.scores + at(b, block_size);
+    const float* last = std::min(row.scores + row.visible, first + block_size);
     row.keys[b] = b == blocks - 1
                       ? std::numeric_limits<std::uint64_t>::max() - static_cast<std::uint32_t>(b)
                       : rank_key(*std::max_element(first, last), b);
@@ -136,8 +136,8 @@ void CpuOps::select(Stream& stream, const SelectArgs& a) {
   }
   // Scratch: ranking keys of one row; scores of a group; decoded keys and products of one tile.
   const auto count = static_cast<std::size_t>(most);
-  const std::size_t floats =
-      at(kGroupRows, most) + at(kKeyTile, a.width) + at(kKeyTile, kGroupRows * a.heads);
+  const std::size_t floats = at(kGroupRows, most) + at(kKeyTile, a.width) +
+                             at(std::int64_t{kKeyTile} * kGroupRows, a.heads);
   std::byte* scratch = stream.workspace(count * sizeof(std::uint64_t) + floats * sizeof(float));
   auto* keys = reinterpret_cast<std::uint64_t*>(scratch);
   auto* scores = reinterpret_cast<float*>(scratch + count * sizeof(std::uint64_t));

@@ -15,7 +15,7 @@ float sigmoid(float x) { return 1.0f / (1.0f + std::exp(-x)); }
 /// column step last. c [copies, copies], source outer, in and out.
 void sinkhorn(float* c, int copies, int rounds, float eps) {
   for (int j = 0; j < copies; ++j) {
-    float* row = c + j * copies;
+    float* row = c + at(j, copies);
     const float largest = *std::max_element(row, row + copies);
     float sum = 0;
     for (int k = 0; k < copies; ++k) sum += row[k] = std::exp(row[k] - largest);
@@ -32,7 +32,7 @@ void sinkhorn(float* c, int copies, int rounds, float eps) {
   column_step();
   for (int round = 1; round < rounds; ++round) {
     for (int j = 0; j < copies; ++j) {
-      float* row = c + j * copies;
+      float* row = c + at(j, copies);
       float sum = 0;
       for (int k = 0; k < copies; ++k) sum += row[k];
       sum += eps;
@@ -67,12 +67,12 @@ void CpuOps::mix(Stream& stream, const MixArgs& a) {
       const int group = std::min(i / n, 2);  // a, p, then all of c
       zr[i] = zr[i] * factor * a.scale[group] + a.base[i];
     }
-    float* c = a.c + at(row, n * n);
+    float* c = a.c + at(row, std::int64_t{n} * n);
     for (int k = 0; k < n; ++k)
       a.a[at(row, n) + static_cast<std::size_t>(k)] = sigmoid(zr[k]) + a.hc_eps;
     for (int k = 0; k < n; ++k)
       a.p[at(row, n) + static_cast<std::size_t>(k)] = 2.0f * sigmoid(zr[n + k]);
-    std::copy_n(zr + 2 * n, n * n, c);
+    std::copy_n(zr + at(n, 2), at(n, n), c);
     sinkhorn(c, n, a.sinkhorn_rounds, a.hc_eps);
   }
 }
@@ -96,7 +96,7 @@ void CpuOps::expand(Stream& stream, const ExpandArgs& a) {
   auto* before = reinterpret_cast<float*>(stream.workspace(row_floats * sizeof(float)));
   for (int row = 0; row < a.rows; ++row) {
     const float* p = a.p + at(row, a.copies);
-    const float* mix = a.c + at(row, a.copies * a.copies);
+    const float* mix = a.c + at(row, std::int64_t{a.copies} * a.copies);
     const float* y = a.y + at(row, a.width);
     float* x = a.stream + at(row, std::int64_t{a.copies} * a.width);
     std::copy_n(x, row_floats, before);
