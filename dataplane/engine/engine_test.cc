@@ -46,6 +46,7 @@ class EngineTest : public testing::Test {
   static std::vector<TokenId> tokens(int count, unsigned seed) {
     std::mt19937 random(seed);
     std::vector<TokenId> result;
+    result.reserve(static_cast<std::size_t>(count));
     for (int i = 0; i < count; ++i) result.push_back(static_cast<TokenId>(random() % 288));
     return result;
   }
@@ -106,6 +107,7 @@ TEST_F(EngineTest, ARowsBitsDoNotDependOnTheBatch) {
         ids.push_back(create(*engine, static_cast<int>(others.back().size()), 60));
         step(*engine, ids.back(), others.back(), 0);
       }
+      items.reserve(ids.size());
       for (int i = 0; i < batch; ++i) {
         items.push_back({.sequence = ids[static_cast<std::size_t>(i)],
                          .tokens = next,

@@ -43,7 +43,7 @@ std::vector<float> random_values(std::size_t count, unsigned seed, float scale =
   return values;
 }
 
-std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
+std::size_t size(int n) { return static_cast<std::size_t>(n); }
 
 TEST(Kernels, AllGiveTheBitsOfThePortableOnes) {
   const cpu::Kernels* fast = cpu::avx512_kernels();
@@ -103,7 +103,7 @@ TEST(Ops, MatmulIsTheProductForEveryBatchSizeWithEqualBits) {
       backend.ops->matmul(*backend.stream, {.rows = rows,
                                             .inputs = inputs,
                                             .outputs = outputs,
-                                            .x = x.data() + first * inputs,
+                                            .x = x.data() + size(first * inputs),
                                             .x_stride = inputs,
                                             .weight = w.data(),
                                             .rounding = Rounding::kNone,
@@ -122,7 +122,7 @@ TEST(Ops, MatmulIsTheProductForEveryBatchSizeWithEqualBits) {
     }
     for (int rows = 1; rows <= most; ++rows) {
       const std::vector<float> part = run(rows, most - rows);
-      ASSERT_EQ(0, std::memcmp(part.data(), all.data() + (most - rows) * outputs,
+      ASSERT_EQ(0, std::memcmp(part.data(), all.data() + size((most - rows) * outputs),
                                part.size() * sizeof(float)))
           << rows;
     }
@@ -221,7 +221,7 @@ TEST(Ops, MixColumnsSumToOneAndExpandTakesColumns) {
                                        .p = p.data(),
                                        .c = c.data()});
     for (int row = 0; row < rows; ++row) {
-      const float* x = stream.data() + row * copies * width;
+      const float* x = stream.data() + size(row * copies * width);
       double square = 0;
       for (int i = 0; i < copies * width; ++i) square += double{x[i]} * double{x[i]};
       const double factor = 1 / std::sqrt(square / (copies * width));
@@ -277,8 +277,8 @@ class SelectionTest : public testing::Test {
         blocks_(*pool_->take(2)) {
     keys_ = random_values(size(kEntries * config_.index_head_dim), 1);
     // Equal keys give equal scores: ties are part of the test.
-    std::copy_n(keys_.begin(), config_.index_head_dim, keys_.begin() + 9 * config_.index_head_dim);
-    std::copy_n(keys_.begin(), config_.index_head_dim, keys_.begin() + 50 * config_.index_head_dim);
+    std::copy_n(keys_.begin(), config_.index_head_dim, &keys_[size(9 * config_.index_head_dim)]);
+    std::copy_n(keys_.begin(), config_.index_head_dim, &keys_[size(50 * config_.index_head_dim)]);
     for (int i = 0; i < kEntries; ++i) {
       position_.push_back(i);
       index_.push_back(i);
@@ -353,9 +353,9 @@ class SelectionTest : public testing::Test {
                             {.rows = 1,
                              .inputs = width,
                              .outputs = 1,
-                             .x = q_.data() + (row * config_.index_n_heads + h) * width,
+                             .x = q_.data() + size((row * config_.index_n_heads + h) * width),
                              .x_stride = width,
-                             .weight = keys_.data() + j * width,
+                             .weight = keys_.data() + size(j * width),
                              .rounding = Rounding::kNone,
                              .out = &dot,
                              .out_stride = 1});
@@ -376,7 +376,7 @@ class SelectionTest : public testing::Test {
   }
 
   std::vector<int> selection(int row, int top_k) const {
-    const auto first = selected_.begin() + row * top_k;
+    const auto first = selected_.begin() + std::ptrdiff_t{row} * top_k;
     return {first, first + selected_count_[size(row)]};
   }
 
@@ -439,7 +439,7 @@ TEST_F(SelectionTest, CandidateBlocksKeepTheNewestAndRestrictLaterSelections) {
       }
       std::vector<float> block_scores;
       for (int b = 0; b < blocks; ++b) {
-        const auto first = s.begin() + b * block_size;
+        const auto first = s.begin() + std::ptrdiff_t{b} * block_size;
         block_scores.push_back(
             *std::max_element(first, s.begin() + std::min(row + 1, (b + 1) * block_size)));
       }
@@ -447,7 +447,7 @@ TEST_F(SelectionTest, CandidateBlocksKeepTheNewestAndRestrictLaterSelections) {
       std::vector<int> best = ranking(block_scores);
       best.resize(top_blocks);
       std::sort(best.begin(), best.end());
-      const auto mine = candidates_.begin() + row * top_blocks;
+      const auto mine = candidates_.begin() + std::ptrdiff_t{row} * top_blocks;
       EXPECT_EQ(std::vector<int>(mine, mine + candidate_count_[size(row)]), best);
       kept[size(row)] = best;
     }
@@ -489,6 +489,7 @@ TEST(Ops, RouteTakesTheBestBiasedScoresAndWeighsByTheUnbiasedOnes) {
                                            .weights = weights.data()});
       for (int row = 0; row < rows; ++row) {
         std::vector<double> score;
+        score.reserve(size(experts));
         for (int e = 0; e < experts; ++e)
           score.push_back(
               std::sqrt(std::log1p(std::exp(double{logits[size(row * experts + e)]} / 0.5))));

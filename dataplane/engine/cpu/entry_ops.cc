@@ -26,7 +26,7 @@ std::size_t carry_offset(int slot, int place, int ratio, int width) {
 /// Softmax of the gates over the group's tokens, channel by channel, applied to the values.
 void combine_group(std::span<const float* const> values, std::span<const float* const> gates,
                    int width, float* out) {
-  float weight[kMaxRatio];
+  float weight[kMaxRatio] = {};
   for (int c = 0; c < width; ++c) {
     float largest = -std::numeric_limits<float>::infinity();
     for (const float* gate : gates) largest = std::max(largest, gate[c]);

@@ -364,7 +364,9 @@ class LayerComparison {
             act().candidates[row * static_cast<std::size_t>(config_.candidate_topk_blocks) +
                              static_cast<std::size_t>(i)];
         for (int j = 0; j < config_.candidate_block_size; ++j) {
-          const auto entry = static_cast<std::size_t>(block * config_.candidate_block_size + j);
+          const auto entry = static_cast<std::size_t>(block) *
+                                 static_cast<std::size_t>(config_.candidate_block_size) +
+                             static_cast<std::size_t>(j);
           if (entry < entries) mine[entry] = true;
         }
       }
