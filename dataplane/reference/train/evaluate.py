@@ -27,9 +27,10 @@ from .tokenizer import Tokenizer
 
 FILE = NANO / "eval" / "tasks.jsonl"
 SEED = "evaluation"
-COUNTS = {"greeting": 20, "identity": 30, "small_talk": 20, "knowledge": 30, "arithmetic": 40, "strings": 30, "lists": 30,
-          "echo": 30, "json": 30, "recall_150": 40, "recall_512": 40, "recall_1024": 30, "recall_2048": 20,
-          "multi_turn": 30, "tools": 30}
+COUNTS = {"greeting": 20, "identity": 40, "small_talk": 20, "knowledge": 30, "story": 20, "arithmetic": 60,
+          "session": 30, "strings": 40, "lists": 30, "echo": 30, "json": 50, "recall_150": 40, "recall_512": 40,
+          "recall_1024": 40, "recall_2048": 30, "recall_3072": 20, "unknown": 30, "multi_turn": 30, "tools": 50,
+          "two_calls": 30, "tool_result": 30}
 # What the training set holds by design: finite phrase lists, learnt by heart.
 MEMORISED = ("small_talk", "knowledge")
 

@@ -31,23 +31,28 @@ from .tokenizer import IMAGE, SYSTEM, Tokenizer
 ROOT = Path(__file__).resolve().parents[3]
 NANO = ROOT / "deploy" / "models" / "nano"
 
-# name, share of the time, row length, rows per process
-STAGES = [("A", 0.03, 256, 4), ("B", 0.12, 512, 4), ("C", 0.40, 1024, 1), ("D", 0.25, 2048, 1), ("E", 0.20, 2048, 1)]
-WARMUP_STEPS = 30
+# name, share of the time, (rows per process, row length), (the same for every LONG_EVERY-th step)
+STAGES = [("A", 0.03, (4, 256), (4, 256)), ("B", 0.12, (4, 512), (4, 512)), ("C", 0.43, (1, 2048), (1, 2048)),
+          ("D", 0.22, (1, 2048), (1, 4096)), ("E", 0.20, (1, 2048), (1, 4096))]
+LONG_EVERY = 4
+WARMUP_STEPS = 30  # after every start, because momenta of another learning rate may be resumed
 DISTIL_FROM, DISTIL_EVERY = 0.3, 4  # the indexers' lessons: from this progress, every so many steps
 
 
 def stage_at(progress: float) -> int:
     end = 0.0
-    for i, (_, share, _, _) in enumerate(STAGES):
-        end += share
+    for i, stage in enumerate(STAGES):
+        end += stage[1]
         if progress < end:
             return i
     return len(STAGES) - 1
 
 
 def learning_rate(progress: float, step: int) -> float:
-    """Constant for 40 % of the time, then linear to 3 %; a short warm-up."""
+    """Constant for 40 % of the time, then linear to 3 %; a short warm-up.
+
+    `step` counts from the start of the process.
+    """
     fall = max(0.0, (progress - 0.4) / 0.6)
     return min(1.0, (step + 1) / WARMUP_STEPS) * (1.0 - 0.97 * min(fall, 1.0))
 
@@ -163,7 +168,7 @@ class Trainer:
                 "load": max(float(x.max()) for x in network.loads.values())}
 
     def evaluate(self) -> None:
-        tasks = [t for t in mix.MIXES["E"] if t not in ("story", "small_talk", "knowledge", "recall_4096")]
+        tasks = [t for t in {**mix.MIXES["E"], **mix.EXAMS} if t not in ("free_text", "small_talk", "knowledge")]
         scores = {}
         self.network.distil = None
         self.network.refresh()
@@ -181,7 +186,8 @@ class Trainer:
 
     def run(self) -> None:
         budget = self.options.minutes * 60
-        stage, stream, sums, last_save, last_eval = None, None, [], self.elapsed, self.elapsed
+        stage, streams, sums, last_save, last_eval = None, [], [], self.elapsed, self.elapsed
+        began = self.step
         modes = np.random.default_rng([self.options.seed, self.rank, self.step])
         clock = time.monotonic()
         shown, shown_tokens = clock, self.tokens
@@ -198,13 +204,16 @@ class Trainer:
                 break
             if stage_at(progress) != stage:
                 stage = stage_at(progress)
-                name, _, length, rows = STAGES[stage]
-                stream = mix.Stream(self.tokenizer, name, length, f"{self.options.seed}-{self.rank}-{name}-{self.step}")
-            data = stream.batch(rows)
+                name, _, *shapes = STAGES[stage]
+                seed = f"{self.options.seed}-{self.rank}-{name}-{self.step}"
+                streams = [mix.Stream(self.tokenizer, name, length, f"{seed}-{i}") for i, (_, length) in enumerate(shapes)]
+            kind = int(self.step % LONG_EVERY == 0)
+            rows, length = shapes[kind]
+            data = streams[kind].batch(rows)
             floors = (data["floor"], data["decoder_floor"]) if name == "E" else ()
             batch = Batch(self.network, data, *floors)
             set_modes(self.network, name, progress, self.step, modes)
-            record = self.train_step(batch, learning_rate(progress, self.step))
+            record = self.train_step(batch, learning_rate(progress, self.step - began))
             self.step += 1
             self.tokens += rows * length * self.ranks
             sums.append(record)
@@ -216,7 +225,7 @@ class Trainer:
                 mean = {k: float(np.mean([s[k] for s in sums if k in s])) for k in keys}
                 sums = []
                 self.log({"stage": STAGES[stage][0], "progress": round(progress, 4), **mean,
-                          "lr": learning_rate(progress, self.step), "tokens_per_second": round(speed)})
+                          "lr": learning_rate(progress, self.step - began), "tokens_per_second": round(speed)})
             if self.elapsed - last_save > 180:
                 last_save = self.elapsed
                 self.save()

@@ -139,6 +139,18 @@ def knowledge(rng: random.Random) -> Sample:
 
 
 def story(rng: random.Random) -> Sample:
+    """A short story whose actors are named in the request, so that every word of it can be judged."""
+    c = rng.choice
+    who, place, thing = f"{c(w.ADJECTIVES)} {c(w.ANIMALS)}", c(w.PLACES), f"{c(w.COLORS)} {c(w.OBJECTS)}"
+    user = c(("Tell me a story about {}, {} and the {}.", "Write a short story about {}, {} and the {}.",
+              "Please tell a story with {}, {} and the {}.")).format(w.article(who), w.article(thing), place)
+    answer = (f"Once upon a time there was {w.article(who)} that lived near the {place}. One day the {who} found "
+              f"{w.article(thing)}. It carried the {thing} home and was happy ever after.")
+    conversation = ask(rng, user, f"A story about {w.article(who)}.", answer)
+    return Sample(conversation, f"story|{who}|{thing}|{place}")
+
+
+def free_text(rng: random.Random) -> Sample:
     """Short fluent text on request; the wording is free, so it is never judged."""
     c = rng.choice
     who, place = c(w.ANIMALS), c(w.PLACES)

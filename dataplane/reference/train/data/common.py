@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..render import Conversation, Message
 from . import words as w
@@ -13,10 +13,15 @@ HELD_OUT_SHARE = 10  # one key in ten
 
 @dataclass
 class Sample:
-    """`key` names what makes the instance new (its values); the split is decided by it alone."""
+    """`key` names what makes the last answer new (its values); the split is decided by it alone.
+
+    `others` are the keys of earlier answers in the same conversation: a training sample has no held-out key
+    among them either.
+    """
 
     conversation: Conversation
     key: str
+    others: list[str] = field(default_factory=list)
 
 
 def held_out(key: str) -> bool:
@@ -54,6 +59,10 @@ def make(rng: random.Random, messages: list[Message], **options) -> Conversation
     options.setdefault("thinking", rng.random() < 0.5)
     history = rng.choice(("keep", "drop", "blank"))
     return Conversation(lead + messages, effort=effort(rng), history=history, **options)
+
+
+def is_training(sample: Sample) -> bool:
+    return not any(held_out(k) for k in [sample.key, *sample.others])
 
 
 def ask(rng: random.Random, user: str, thought: str, answer: str, **options) -> Conversation:

@@ -8,44 +8,62 @@ import numpy as np
 
 from .. import render
 from ..tokenizer import Tokenizer
-from . import chat, recall, tasks, tools
-from .common import Sample, held_out
+from . import chat, recall, sessions, tasks, tools
+from .common import Sample, held_out, is_training
 
 Maker = Callable[[random.Random], Sample]
 
+
+def _recall(low: int, high: int, **options) -> Maker:
+    return lambda rng: recall.recall(rng, rng.randint(low, high), **options)
+
+
+# Tokens of the text that a fact is asked from.
+RECALL_LENGTHS = {"recall_150": (60, 220), "recall_512": (220, 600), "recall_1024": (600, 1200),
+                  "recall_2048": (1200, 2000), "recall_3072": (2000, 3000)}
+
 MAKERS: dict[str, Maker] = {
     "greeting": chat.greeting, "identity": chat.identity, "small_talk": chat.small_talk,
-    "knowledge": chat.knowledge, "story": chat.story, "pool_copy": tasks.pool_copy, "echo": tasks.echo,
-    "arithmetic": tasks.arithmetic, "strings": tasks.strings, "lists": tasks.lists,
-    "json": tasks.json_object, "multi_turn": recall.multi_turn, "tools": tools.tools,
-    "recall_pool": lambda rng: recall.recall(rng, rng.randint(60, 160), small=True),
-    "recall_150": lambda rng: recall.recall(rng, rng.randint(60, 220)),
-    "recall_512": lambda rng: recall.recall(rng, rng.randint(220, 600)),
-    "recall_1024": lambda rng: recall.recall(rng, rng.randint(600, 1200)),
-    "recall_2048": lambda rng: recall.recall(rng, rng.randint(1200, 2200)),
-    "recall_4096": lambda rng: recall.recall(rng, rng.randint(2200, 3600)),
+    "knowledge": chat.knowledge, "story": chat.story, "free_text": chat.free_text, "pool_copy": tasks.pool_copy,
+    "echo": tasks.echo, "arithmetic": tasks.arithmetic, "strings": tasks.strings, "lists": tasks.lists,
+    "json": tasks.json_object, "multi_turn": recall.multi_turn, "unknown": recall.unknown, "tools": tools.tools,
+    "session": sessions.session, "recall_pool": _recall(60, 160, small=True),
+    **{name: _recall(*lengths) for name, lengths in RECALL_LENGTHS.items()},
 }
 
-# Weights by document. A document with tools is about five times as long as the others, so its weight
-# of 5 is a seventh of the tokens.
-_GENERAL = {"arithmetic": 12, "strings": 3, "json": 12, "echo": 12, "multi_turn": 10, "lists": 5,
-            "greeting": 3, "identity": 6, "small_talk": 5, "knowledge": 6, "story": 2, "tools": 4}
+# What is examined where training would put many questions into one conversation, and the parts of `tools`.
+EXAMS: dict[str, Maker] = {
+    **{name: _recall(*lengths, once=True, unknown=0.0) for name, lengths in RECALL_LENGTHS.items()},
+    "tools": lambda rng: tools.tools(rng, "call", once=True),
+    "two_calls": lambda rng: tools.tools(rng, "two", once=True),
+    "tool_result": lambda rng: tools.tools(rng, "result", once=True),
+    "session": lambda rng: sessions.session(rng, "arithmetic"),
+}
+
+# Weights by document. A document with tools has about 1,200 tokens, a session 400, other short ones 60.
+_GENERAL = {"session": 20, "arithmetic": 14, "strings": 5, "json": 8, "echo": 8, "multi_turn": 6, "lists": 3,
+            "greeting": 2, "identity": 4, "small_talk": 2, "knowledge": 3, "story": 3, "free_text": 1, "unknown": 2,
+            "tools": 7}
 MIXES: dict[str, dict[str, float]] = {
     "A": {"pool_copy": 55, "recall_pool": 30, "greeting": 2, "identity": 3, "small_talk": 2,
           "arithmetic": 4, "echo": 4},
     "B": {"pool_copy": 25, "echo": 28, "recall_pool": 16, "recall_150": 16, "greeting": 2, "identity": 3,
           "small_talk": 2, "knowledge": 2, "arithmetic": 6, "json": 4, "lists": 3, "strings": 2},
-    "C": {**_GENERAL, "recall_150": 16, "recall_512": 8, "recall_1024": 2, "pool_copy": 1},
-    "D": {**_GENERAL, "recall_150": 12, "recall_512": 12, "recall_1024": 6, "recall_2048": 3},
-    "E": {**_GENERAL, "recall_150": 10, "recall_512": 12, "recall_1024": 7, "recall_2048": 4, "recall_4096": 1},
+    "C": {**_GENERAL, "recall_150": 6, "recall_512": 6, "recall_1024": 3},
+    "D": {**_GENERAL, "recall_150": 3, "recall_512": 5, "recall_1024": 5, "recall_2048": 3},
+    "E": {**_GENERAL, "recall_150": 2, "recall_512": 4, "recall_1024": 5, "recall_2048": 4, "recall_3072": 2},
 }
 
 
 def sample(task: str, rng: random.Random, test: bool = False) -> Sample:
-    """Draws instances until one lies on the wanted side of the split."""
+    """Draws instances until one lies on the wanted side of the split.
+
+    A held-out instance is one whose last answer is held out; what stands before it may be either.
+    """
+    maker = EXAMS.get(task, MAKERS.get(task)) if test else MAKERS[task]
     for _ in range(10_000):
-        drawn = MAKERS[task](rng)
-        if held_out(drawn.key) == test:
+        drawn = maker(rng)
+        if held_out(drawn.key) if test else is_training(drawn):
             return drawn
     raise ValueError(f"task {task} has no {'held-out' if test else 'training'} instances")
 

@@ -10,6 +10,7 @@ from .chat import GREETINGS
 from .common import Sample, make, sentence
 
 UNKNOWN = "That was not stated."
+FACT_TOKENS, SENTENCE_TOKENS = 10, 9  # on average
 
 
 @dataclass
@@ -78,45 +79,84 @@ def distinct_facts(rng: random.Random, count: int, small: bool = False) -> list[
     return list(found.values())
 
 
-def recall(rng: random.Random, length: int, small: bool = False) -> Sample:
-    """One turn of about `length` tokens: facts among filler, then a question about one of them."""
-    budget = length - 30
-    facts = distinct_facts(rng, max(2, min(rng.randint(2, 8), budget // 25)), small)
-    missing = rng.random() < 0.08 and not small
-    asked = facts.pop() if missing and len(facts) > 2 else rng.choice(facts)
+def _key(fact: Fact) -> str:
+    return f"recall|{fact.subject}|{fact.value}"
+
+
+def _answer(asked: Fact, known: bool, thought: str = "The text says {}.") -> Message:
+    if not known:
+        return Message("assistant", UNKNOWN, "I find nothing about it.")
+    return Message("assistant", asked.answer, thought.format(asked.value))
+
+
+def _text(rng: random.Random, length: int, small: bool) -> tuple[list[Fact], list[str]]:
+    """(facts, lines in any order) of about `length` tokens; the facts are among the lines."""
+    facts = distinct_facts(rng, max(2, min(rng.randint(2, 8), length // 25)), small)
+    subjects = {f.subject for f in facts}
     lines = [f.statement for f in facts]
-    used = 14 * len(lines)
-    while used < budget:
-        if small or rng.random() < 0.7:
+    used = FACT_TOKENS * len(lines)
+    while used < length:
+        other = fact(rng, small) if not small and rng.random() < 0.3 else None
+        if other is None:
             lines.append(sentence(rng))
-            used += 12
-        else:
-            other = fact(rng, small)
-            if all(other.subject != f.subject for f in facts) and other.subject != asked.subject:
-                facts.append(other)
-                lines.append(other.statement)
-                used += 14
+            used += SENTENCE_TOKENS
+        elif other.subject not in subjects:
+            subjects.add(other.subject)
+            facts.append(other)
+            lines.append(other.statement)
+            used += FACT_TOKENS
     rng.shuffle(lines)
-    missing = asked not in facts
+    return facts, lines
+
+
+def _unstated(rng: random.Random, facts: list[Fact]) -> Fact:
+    """A fact whose subject the text does not mention."""
+    subjects = {f.subject for f in facts}
+    while True:
+        other = fact(rng)
+        if other.subject not in subjects:
+            return other
+
+
+def recall(rng: random.Random, length: int, small: bool = False, once: bool = False,
+           unknown: float = 0.08) -> Sample:
+    """A text of about `length` tokens, facts among filler, then questions about them.
+
+    Many questions share one text, because the text is what costs and the answers are what teaches;
+    `once` asks a single one. `unknown` is the share of questions whose fact was not stated.
+    """
+    facts, lines = _text(rng, length - 30, small)
+    most = 1 if once else max(1, min(12, length // 60, len(facts)))
+    wanted = rng.sample(facts, rng.randint((most + 1) // 2, most))
+    asked = [(_unstated(rng, facts), False) if not small and rng.random() < unknown else (f, True) for f in wanted]
     head = rng.choice(("", "Read this: ", "Remember this. ", "Here are some notes. ", "Text: "))
     body = head + " ".join(lines)
-    answer = UNKNOWN if missing else asked.answer
-    thought = "I find nothing about it." if missing else f"The text says {asked.value}."
     joint = rng.choice(("\n\n", "\n", " ")) + rng.choice(("", "", "Question: ", "Now tell me. "))
-    question = Message("user", body + joint + asked.question)
-    messages = [question, Message("assistant", answer, thought)]
+    first = asked[0][0].question
     roll = rng.random()
     if roll < 0.15:  # the text in the system message
-        messages = [Message("system", body), Message("user", asked.question), messages[1]]
+        messages = [Message("system", body), Message("user", first)]
     elif roll < 0.35:  # the text in an earlier turn
         messages = [Message("user", body), Message("assistant", "Noted.", "I keep this in mind."),
-                    Message("user", asked.question), messages[1]]
-    conversation = make(rng, messages)
-    if rng.random() < 0.5 and not missing and len(facts) > 1:  # further questions reuse the text
-        for more in rng.sample([f for f in facts if f is not asked], min(len(facts) - 1, rng.randint(1, 3))):
-            conversation.messages += [Message("user", more.question),
-                                      Message("assistant", more.answer, f"The text says {more.value}.")]
-    return Sample(conversation, f"recall|{asked.subject}|{asked.value}")
+                    Message("user", first)]
+    else:
+        messages = [Message("user", body + joint + first)]
+    messages.append(_answer(*asked[0]))
+    for more in asked[1:]:
+        messages += [Message("user", more[0].question), _answer(*more)]
+    keys = [_key(f) for f, _ in asked]
+    return Sample(make(rng, messages), keys[-1], keys[:-1])
+
+
+def unknown(rng: random.Random) -> Sample:
+    """The last question is about something that the text does not state."""
+    facts, lines = _text(rng, rng.randint(40, 400), False)
+    asked = [(f, True) for f in rng.sample(facts, min(len(facts), rng.randint(0, 3)))]
+    missing = _unstated(rng, facts)
+    messages = [Message("user", " ".join(lines)), Message("assistant", "Noted.", "I keep this in mind.")]
+    for more in [*asked, (missing, False)]:
+        messages += [Message("user", more[0].question), _answer(*more)]
+    return Sample(make(rng, messages), f"unknown|{missing.subject}|{len(lines)}", [_key(f) for f, _ in asked])
 
 
 _FILL_TURNS = [
@@ -162,6 +202,6 @@ def multi_turn(rng: random.Random) -> Sample:
         messages += [Message("user", user), Message("assistant", answer, thought)]
     asked = rng.sample(facts, rng.randint(1, len(facts)))
     for f in asked:
-        messages += [Message("user", f.question), Message("assistant", f.answer, f"The user said {f.value}.")]
-    last = asked[-1]
-    return Sample(make(rng, messages), f"recall|{last.subject}|{last.value}")
+        messages += [Message("user", f.question), _answer(f, True, "The user said {}.")]
+    keys = [_key(f) for f in asked]
+    return Sample(make(rng, messages), keys[-1], keys[:-1])

@@ -33,42 +33,48 @@ def echo(rng: random.Random) -> Sample:
 
 
 def addition_steps(a: int, b: int) -> str:
-    """Digits from the right with the carry: `7+5=12 carry 1, 4+8+1=13 carry 1, 3+2+1=6`."""
+    """Digits from the right with the carry, each followed by the number written so far:
+    `7+5=12 carry 1: 2, 4+8+1=13 carry 1: 32, 3+2+1=6: 632`."""
     x, y = str(a)[::-1], str(b)[::-1]
-    carry, steps = 0, []
+    carry, written, steps = 0, "", []
     for i in range(max(len(x), len(y))):
         terms = [int(s[i]) for s in (x, y) if i < len(s)] + ([carry] if carry else [])
         total = sum(terms)
         carry = total // 10
         last = i + 1 == max(len(x), len(y))
         text = "+".join(map(str, terms)) + (f"={total}" if len(terms) > 1 else "")
-        steps.append(text + (f" carry {carry}" if carry and not last else ""))
+        written = str(total if last else total % 10) + written
+        steps.append(text + (f" carry {carry}" if carry and not last else "") + f": {written}")
     return ", ".join(steps)
 
 
 def subtraction_steps(a: int, b: int) -> str:
-    """a >= b: `15-8=7 borrow 1, 3-1-1=1`."""
+    """a >= b: `15-8=7 borrow 1: 7, 3-1-1=1: 17`, leading zeros left out at the end."""
     x, y = str(a)[::-1], str(b)[::-1]
-    borrow, steps = 0, []
+    borrow, written, steps = 0, "", []
     for i in range(len(x)):
         down = (int(y[i]) if i < len(y) else 0) + borrow
         top = int(x[i])
         lend = 1 if top < down else 0
+        digit = top + 10 * lend - down
+        written = str(digit) + written
+        if i + 1 == len(x):
+            written = written.lstrip("0") or "0"
         if i >= len(y) and not borrow:
-            steps.append(str(top))
+            steps.append(f"{top}: {written}")
         else:
             parts = ([y[i]] if i < len(y) else []) + (["1"] if borrow else [])
-            steps.append(f"{top + 10 * lend}-{'-'.join(parts)}={top + 10 * lend - down}"
-                         + (" borrow 1" if lend else ""))
+            steps.append(f"{top + 10 * lend}-{'-'.join(parts)}={digit}" + (" borrow 1" if lend else "")
+                         + f": {written}")
         borrow = lend
     return ", ".join(steps)
 
 
 def arithmetic(rng: random.Random) -> Sample:
-    size = rng.choice((10, 10, 10, 10, 100, 100, 100, 1000))
+    size = rng.choice((10, 10, 100, 100, 100, 100, 1000, 1000))
     a, b = rng.randrange(size), rng.randrange(rng.choice((10, size)))
-    op = rng.choice("++-*" if size <= 100 else "++-")
-    thinking = rng.random() < 0.75 or size > 100
+    op = rng.choice("++++---*" if size <= 100 else "++-")
+    thinking = rng.random() < 0.6
     if op == "-" and a < b:
         a, b = b, a
     if op == "*":
@@ -85,6 +91,8 @@ def arithmetic(rng: random.Random) -> Sample:
         forms = (f"What is {a} - {b}?", f"What is {a} minus {b}?", f"{a} - {b}", f"Subtract {b} from {a}.",
                  f"Compute {a} - {b}.")
     answer = f"{a} {op} {b} = {result}"
+    if not thinking and max(a, b) > 9 and op != "*":  # without a thought the answer shows the work
+        answer = f"{steps}. {answer}"
     # Tables of one-digit numbers are learnt by heart, so they stay on the training side.
     key = "train" if max(a, b) < 13 else f"arith|{a}{op}{b}"
     return Sample(ask(rng, rng.choice(forms), steps, answer, thinking=thinking), key)
@@ -115,7 +123,9 @@ def strings(rng: random.Random) -> Sample:
     else:
         user = rng.choice((f"Write {word} in capital letters.", f"Make {word} upper case."))
         answer, thought = "-".join(word.upper()), spelled
-    thinking = rng.random() < 0.7
+    thinking = rng.random() < 0.6
+    if not thinking and roll in (1, 4, 5):  # without a thought the answer shows the work
+        answer = f"{thought}. {answer}"
     return Sample(ask(rng, user, thought, answer, thinking=thinking), f"strings|{roll}|{word}")
 
 

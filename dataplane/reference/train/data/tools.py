@@ -88,7 +88,36 @@ def _result(rng: random.Random, call: Call) -> tuple[str, str]:
     return python_json({"error": "not found"}), "That failed: not found."
 
 
-def tools(rng: random.Random) -> Sample:
+def _key(calls: list[Call]) -> str:
+    return "tools|" + "|".join(f"{c.name}{python_json(c.arguments)}" for c in calls)
+
+
+_IDLE = [("Hello!", "The user greets me.", "Hello! How can I help you?"),
+         ("Who are you?", "The user asks who I am.", "I am nano, a small model that runs on Millrace."),
+         ("Thank you.", "The user thanks me.", "You are welcome!")]
+
+
+def _exchange(rng: random.Random, offered: dict, two: bool) -> tuple[list[Message], list[Call]]:
+    """([request, calls], calls) for one or two of the offered tools."""
+    name = rng.choice(list(offered))
+    user, call = _request(rng, name, offered[name])
+    calls, thought = [call], f"I call {name}."
+    if two:
+        second = rng.choice(list(offered))
+        more, other = _request(rng, second, offered[second])
+        user += " " + more
+        calls.append(other)
+        thought = f"I call {name} and {second}."
+    return [Message("user", user), Message("assistant", "", thought, calls)], calls
+
+
+def tools(rng: random.Random, end: str = "", once: bool = False) -> Sample:
+    """Requests for offered tools, each with its calls, results and the report of the results.
+
+    `end` decides the last turn: "call" (one call), "two" (two calls), "result" (the report), or
+    "" (any of these, or a turn that needs no tool). `once` asks a single request; otherwise several share the long
+    tools prompt.
+    """
     known = rng.sample(sorted(_VERBS), rng.randint(0, 2))
     offered = {n: _VERBS[n] for n in known}
     while len(offered) < 1 or (len(offered) < 3 and rng.random() < 0.4):
@@ -96,28 +125,34 @@ def tools(rng: random.Random) -> Sample:
         offered[name] = tool
     names = list(offered)
     rng.shuffle(names)
-    schemas = [_schema(n, offered[n]) for n in names]
-    if rng.random() < 0.08:  # a tool is offered, none is needed
-        user, thought, answer = rng.choice((
-            ("Hello!", "The user greets me.", "Hello! How can I help you?"),
-            ("Who are you?", "The user asks who I am.", "I am nano, a small model that runs on Millrace."),
-            ("Thank you.", "The user thanks me.", "You are welcome!")))
-        return Sample(make(rng, [Message("user", user), Message("assistant", answer, thought)], tools=schemas),
-                      "train")
-    name = rng.choice(names)
-    user, call = _request(rng, name, offered[name])
-    calls, thought = [call], f"I call {name}."
-    if rng.random() < 0.18:
-        second = rng.choice(names)
-        more, other = _request(rng, second, offered[second])
-        user += " " + more
-        calls.append(other)
-        thought = f"I call {name} and {second}."
-    messages = [Message("user", user), Message("assistant", "", thought, calls)]
-    if rng.random() < 0.3:
-        pairs = [_result(rng, c) for c in calls]
-        messages += [Message("tool", result) for result, _ in pairs]
-        messages.append(Message("assistant", " ".join(a for _, a in pairs), "I report the result."))
-    conversation = make(rng, messages, tools=schemas)
-    key = "tools|" + "|".join(f"{c.name}{python_json(c.arguments)}" for c in calls)
-    return Sample(conversation, key)
+    messages: list[Message] = []
+    keys: list[str] = []
+    for _ in range(0 if once else rng.randint(1, 4)):
+        exchange, calls = _exchange(rng, offered, rng.random() < 0.25)
+        messages += exchange + _report(rng, calls)
+        keys.append(_key(calls))
+        if rng.random() < 0.1:
+            messages += _idle(rng)
+    end = end or rng.choices(("call", "two", "result", "none"), (45, 20, 27, 8))[0]
+    if end == "none":
+        messages += _idle(rng)
+        keys.append("train")
+    else:
+        exchange, calls = _exchange(rng, offered, end == "two" or (end == "result" and rng.random() < 0.25))
+        messages += exchange
+        if end == "result":
+            messages += _report(rng, calls)
+        keys.append(_key(calls))
+    conversation = make(rng, messages, tools=[_schema(n, offered[n]) for n in names])
+    return Sample(conversation, keys[-1], keys[:-1])
+
+
+def _report(rng: random.Random, calls: list[Call]) -> list[Message]:
+    pairs = [_result(rng, c) for c in calls]
+    return [Message("tool", result) for result, _ in pairs] + [
+        Message("assistant", " ".join(a for _, a in pairs), "I report the result.")]
+
+
+def _idle(rng: random.Random) -> list[Message]:
+    user, thought, answer = rng.choice(_IDLE)
+    return [Message("user", user), Message("assistant", answer, thought)]

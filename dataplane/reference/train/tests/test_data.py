@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from reference.train import render
-from reference.train.data import mix, tasks
+from reference.train.data import mix, recall, tasks
 from reference.train.data.common import held_out
 from reference.train.run import load_tokenizer
 
@@ -17,11 +17,12 @@ def test_instances_depend_on_the_seed_alone(task):
     assert first != render.text_of(mix.sample(task, random.Random(8)).conversation) or task == "greeting"
 
 
-@pytest.mark.parametrize("task", ["arithmetic", "echo", "json", "lists", "strings", "recall_150", "multi_turn", "tools", "identity"])
+@pytest.mark.parametrize("task", ["arithmetic", "echo", "json", "lists", "strings", "recall_150",
+                                  "multi_turn", "tools", "two_calls", "tool_result", "unknown", "session", "identity"])
 def test_training_and_held_out_keys_are_disjoint(task):
     rng = random.Random(3)
-    train = {mix.sample(task, rng).key for _ in range(200)}
-    test = {mix.sample(task, rng, test=True).key for _ in range(40)}
+    train = {mix.sample(task, rng).key for _ in range(60)} if task in mix.MAKERS else set()
+    test = {mix.sample(task, rng, test=True).key for _ in range(20)}
     assert not train & test
     assert all(held_out(k) for k in test) and not any(held_out(k) for k in train)
 
@@ -37,16 +38,59 @@ def test_recall_answers_stand_in_the_prompt():
             said += message.content
 
 
+def written_numbers(steps):
+    return [step.split(": ")[1] for step in steps.split(", ")]
+
+
 @pytest.mark.parametrize("a,b", [(0, 0), (7, 8), (99, 1), (347, 285), (999, 999), (100, 5)])
-def test_carry_steps_end_in_the_digits_of_the_sum(a, b):
-    results = [s.split("=")[-1].split(" ")[0] for s in tasks.addition_steps(a, b).split(", ")]
-    assert results[-1] + "".join(r[-1] for r in results[:-1])[::-1] == str(a + b)
+def test_carry_steps_write_the_sum_from_the_right(a, b):
+    written = written_numbers(tasks.addition_steps(a, b))
+    assert written[-1] == str(a + b)
+    assert all(str(a + b).endswith(w) for w in written)
 
 
 @pytest.mark.parametrize("a,b", [(5, 3), (15, 8), (100, 1), (942, 467), (305, 305)])
-def test_borrow_steps_end_in_the_digits_of_the_difference(a, b):
-    digits = [s.split("=")[-1].split(" ")[0] for s in tasks.subtraction_steps(a, b).split(", ")]
-    assert int("".join(digits)[::-1]) == a - b
+def test_borrow_steps_write_the_difference_from_the_right(a, b):
+    written = written_numbers(tasks.subtraction_steps(a, b))
+    assert written[-1] == str(a - b)
+    assert all(str(a - b).zfill(len(str(a))).endswith(w) for w in written[:-1])
+
+
+def test_every_step_of_a_sum_is_a_true_equation():
+    rng = random.Random(11)
+    for _ in range(300):
+        a, b = rng.randrange(1000), rng.randrange(1000)
+        for steps in (tasks.addition_steps(a, b), tasks.subtraction_steps(max(a, b), min(a, b))):
+            for step in steps.split(", "):
+                equation = step.split(":")[0].split(" carry")[0].split(" borrow")[0]
+                left, *right = equation.split("=")
+                assert not right or eval(left) == int(right[0])
+
+
+def test_no_answer_of_a_training_conversation_is_held_out():
+    rng = random.Random(9)
+    for task in ("session", "recall_512", "tools", "multi_turn", "unknown"):
+        for _ in range(30):
+            drawn = mix.sample(task, rng)
+            assert not any(held_out(key) for key in [drawn.key, *drawn.others])
+
+
+def test_only_what_was_not_stated_is_refused():
+    """In this vocabulary a question repeats its subject in the words of the statement."""
+    rng = random.Random(6)
+    for _ in range(100):
+        facts, lines = recall._text(rng, 300, False)
+        missing = recall._unstated(rng, facts)
+        assert missing.subject not in {f.subject for f in facts}
+        assert missing.statement not in lines
+
+
+@pytest.mark.parametrize("task,calls", [("tools", 1), ("two_calls", 2)])
+def test_exam_conversations_end_in_that_many_calls(task, calls):
+    rng = random.Random(2)
+    for _ in range(20):
+        last = mix.sample(task, rng, test=True).conversation.messages[-1]
+        assert len(last.calls) == calls
 
 
 def test_rows_hold_whole_documents_at_even_offsets():
