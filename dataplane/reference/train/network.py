@@ -30,11 +30,14 @@ class Small:
 
 
 class Batch:
-    """Packed rows [rows, T] with everything that depends on tokens alone."""
+    """Packed rows [rows, T]; `network.prepare` adds what it needs of them and may move them to its device.
+
+    tokens, target [n] int64, pos [n] int32 (place in the document), weight [n] float32, n = rows * T. A weight
+    belongs to predicting the target of its row.
+    """
 
     def __init__(self, network: "Network", data: dict[str, np.ndarray], floor: np.ndarray | None = None,
                  decoder_floor: np.ndarray | None = None):
-        c = network.config
         tokens, start = torch.from_numpy(data["tokens"]), torch.from_numpy(data["start"])
         self.rows, self.length = tokens.shape
         pos = torch.arange(self.length).expand_as(start) - start
@@ -45,11 +48,7 @@ class Batch:
         self.pos = pos.reshape(-1).to(torch.int32).contiguous()
         self.target = torch.from_numpy(data["target"]).reshape(-1).contiguous()
         self.weight = torch.from_numpy(data["weight"]).reshape(-1).contiguous()
-        decoder_start = c.first_decoder_layer
-        keys = {(c.ratio(l), l >= decoder_start) for l in range(c.num_hidden_layers)}
-        self.plans = {k: Plan(start, pos, decoder if k[1] else encoder, c.sliding_window, k[0]) for k in keys}
-        self.entry_pos = {r: self.pos[::r].contiguous() for r in set(c.compress_ratios) if r}
-        self.engram = {l: network.engram_ids(l, data["tokens"], pos.numpy()) for l in c.engram_layer_ids}
+        network.prepare(self, start, pos, encoder, decoder)
 
 
 class Network:
@@ -105,6 +104,17 @@ class Network:
         """Makes this step's bf16 copies from the masters."""
         for weight in self.weights.values():
             weight.refresh(self.quantized)
+
+    def prepare(self, batch: Batch, start: torch.Tensor, pos: torch.Tensor, encoder: torch.Tensor,
+                decoder: torch.Tensor) -> None:
+        """Adds everything that depends on tokens alone. All are [rows, T]: start of the document in the row,
+        place in it, lowest position of a window key in encoder and decoder layers."""
+        c = self.config
+        keys = {(c.ratio(l), l >= c.first_decoder_layer) for l in range(c.num_hidden_layers)}
+        batch.plans = {k: Plan(start, pos, decoder if k[1] else encoder, c.sliding_window, k[0]) for k in keys}
+        batch.entry_pos = {r: batch.pos[::r].contiguous() for r in set(c.compress_ratios) if r}
+        tokens = batch.tokens.view(batch.rows, batch.length).numpy()
+        batch.engram = {l: self.engram_ids(l, tokens, pos.numpy()) for l in c.engram_layer_ids}
 
     # ---- Engram --------------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ from .evaluate_teacher import exact_match
 from .network import Batch, Network
 from .optimiser import Optimiser, balance
 from .parameters import Parameters, initialise
+from .ranks import Shared
 from .tokenizer import IMAGE, SYSTEM, Tokenizer
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -77,17 +78,6 @@ def set_modes(network: Network, stage: str, progress: float, step: int, rng: np.
     network.distil = rng if progress >= DISTIL_FROM and step % DISTIL_EVERY == 0 else None
     network.sparse = stage == "E" or (stage == "D" and step % 2 == 1)
     network.quantized = stage == "E"
-
-
-class Shared:
-    """Buffers that all ranks map: values, one gradient buffer per rank, loads, clocks."""
-
-    def __init__(self, size: int, ranks: int, load_size: int):
-        share = lambda n, dtype=torch.float32: torch.zeros(n, dtype=dtype).share_memory_()
-        self.values = share(size)
-        self.grads = [share(size) for _ in range(ranks)]
-        self.loads = share(ranks * load_size).view(ranks, load_size)
-        self.numbers = share(64, torch.float64)  # 0: elapsed training seconds; 8 + rank: weight sums
 
 
 class Trainer:

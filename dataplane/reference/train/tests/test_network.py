@@ -9,7 +9,7 @@ from reference import dspark
 from reference.layers import rope_frequencies
 from reference.model import Model
 from reference.options import Options, Rows
-from reference.train import draft, parameters, render, run
+from reference.train import draft_network, parameters, render, run
 from reference.train.data import mix
 from reference.train.network import Batch
 
@@ -23,7 +23,7 @@ def pair():
     for name, value in p.value.items():
         if name.endswith("attn_sink"):
             value.normal_()
-    net = draft.DraftNetwork(p, mapping)
+    net = draft_network.DraftNetwork(p, mapping)
     net.refresh()
     oracle = Model(config, mapping.tolist())
     oracle.load_state_dict({n: v.clone() for n, v in p.value.items()})
