@@ -36,6 +36,7 @@ struct EngineLimits {
   int kv_blocks = 2048;     ///< 128-token blocks in the pool
   int max_sequences = 64;   ///< sequences with rings and blocks at one time
   int max_step_rows = 512;  ///< rows (tokens) of one step over all sequences
+  int threads = 1;  ///< that compute a step, the caller included; results do not depend on it
 };
 
 using SequenceId = std::int32_t;

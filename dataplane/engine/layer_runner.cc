@@ -103,14 +103,13 @@ void LayerRunner::norm(const std::vector<float>& x, const std::vector<float>& we
                           .out = out.data()});
 }
 
-void LayerRunner::linear(const Linear& layer, const float* x, int rows, Rounding rounding,
+void LayerRunner::linear(const WeightMatrix& layer, const float* x, int rows, Rounding rounding,
                          std::vector<float>& out) {
   ops_.matmul(stream_, {.rows = rows,
-                        .inputs = layer.inputs,
-                        .outputs = layer.outputs,
                         .x = x,
                         .x_stride = layer.inputs,
-                        .weight = layer.weight.data(),
+                        .weight = layer,
+                        .outputs = layer.outputs,
                         .rounding = rounding,
                         .out = out.data(),
                         .out_stride = layer.outputs});
@@ -209,7 +208,7 @@ void LayerRunner::site_mix(int layer, Site site) {
                      .width = config_.hidden_size,
                      .sinkhorn_rounds = config_.hc_sinkhorn_iters,
                      .stream = act_.stream.data(),
-                     .fn = w.fn.data(),
+                     .fn = w.fn,
                      .base = w.base.data(),
                      .scale = w.scale.data(),
                      .norm_eps = static_cast<float>(config_.rms_norm_eps),
@@ -371,11 +370,11 @@ void LayerRunner::attend(int layer) {
   const int inputs = w.wo_a.inputs;
   for (int group = 0; group < groups; ++group) {
     ops_.matmul(stream_, {.rows = rows_.rows,
-                          .inputs = inputs,
-                          .outputs = rank,
                           .x = act_.o.data() + size(group, inputs),
                           .x_stride = groups * inputs,
-                          .weight = w.wo_a.weight.data() + size(std::int64_t{group} * rank, inputs),
+                          .weight = w.wo_a,
+                          .first_output = group * rank,
+                          .outputs = rank,
                           .rounding = rounding(),
                           .out = act_.low.data() + size(group, rank),
                           .out_stride = groups * rank});
@@ -410,7 +409,7 @@ void LayerRunner::experts(int layer) {
                                 .x = x,
                                 .ids = act_.expert_ids.data(),
                                 .weights = act_.expert_weights.data(),
-                                .table = w.expert_table.data(),
+                                .table = w.experts.data(),
                                 .limit = static_cast<float>(config_.swiglu_limit),
                                 .rounding = rounding(),
                                 .out = act_.y.data()});
@@ -494,11 +493,10 @@ void LayerRunner::logits(const std::int32_t* index, int count, float* out) {
                           .out = act_.collapsed.data()});
   norm(act_.collapsed, weights_.norm, count, hidden, act_.x);
   ops_.matmul(stream_, {.rows = count,
-                        .inputs = hidden,
-                        .outputs = config_.vocab_size,
                         .x = act_.x.data(),
                         .x_stride = hidden,
-                        .weight = weights_.head.weight.data(),
+                        .weight = weights_.head,
+                        .outputs = config_.vocab_size,
                         .rounding = Rounding::kNone,
                         .out = out,
                         .out_stride = config_.vocab_size});

@@ -115,7 +115,7 @@ class LayerRunner {
   bool quantizes() const { return rounding_ == Rounding::kBf16; }
   void norm(const std::vector<float>& x, const std::vector<float>& weight, int rows, int width,
             std::vector<float>& out);
-  void linear(const Linear& layer, const float* x, int rows, Rounding rounding,
+  void linear(const WeightMatrix& layer, const float* x, int rows, Rounding rounding,
               std::vector<float>& out);
   /// x rounded to Q8 when the switch is on; returns what the product reads.
   const float* quantized(const std::vector<float>& x, int rows, int width, std::vector<float>& out);

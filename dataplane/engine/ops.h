@@ -88,12 +88,28 @@ struct RmsNormArgs {
   float* out = nullptr;  ///< [rows, width], may be x
 };
 
-/// out = x · weightᵀ
+/// How a weight matrix is stored (model specification, section 1.3).
+enum class WeightFormat { kFloat32, kBf16, kFp8, kFp4 };
+
+/// A weight matrix [outputs, inputs], row-major, in the bytes of its checkpoint, at any alignment.
+/// Ops decode what they need when they need it; a decoded value is an exact float32. Scales are
+/// below 2^120.
+struct WeightMatrix {
+  WeightFormat format = WeightFormat::kFloat32;
+  int outputs = 0, inputs = 0;
+  const std::uint8_t* codes = nullptr;
+  /// FP8: [outputs / 32, inputs / 32] rounded up; FP4: [outputs, inputs / 32]; otherwise null.
+  const std::uint8_t* scales = nullptr;
+};
+
+/// out = x · weightᵀ for consecutive outputs of the matrix.
 struct MatmulArgs {
-  int rows = 0, inputs = 0, outputs = 0;
+  int rows = 0;
   const float* x = nullptr;  ///< [rows, x_stride]
   int x_stride = 0;
-  const float* weight = nullptr;  ///< [outputs, inputs]
+  WeightMatrix weight;
+  int first_output = 0;
+  int outputs = 0;
   Rounding rounding = Rounding::kNone;
   float* out = nullptr;  ///< [rows, out_stride]
   int out_stride = 0;
@@ -133,7 +149,7 @@ struct RopeArgs {
 struct MixArgs {
   int rows = 0, copies = 0, width = 0, sinkhorn_rounds = 0;
   const float* stream = nullptr;  ///< [rows, copies·width]
-  const float* fn = nullptr;      ///< [(2 + copies)·copies, copies·width]
+  WeightMatrix fn;                ///< [(2 + copies)·copies, copies·width]
   const float* base = nullptr;    ///< [(2 + copies)·copies]
   const float* scale = nullptr;   ///< [3]
   float norm_eps = 0, hc_eps = 0;
@@ -274,9 +290,9 @@ struct SwigluArgs {
 
 /// One expert's matrices.
 struct ExpertWeights {
-  const float* w1 = nullptr;  ///< [inner, width], gate
-  const float* w2 = nullptr;  ///< [width, inner], down
-  const float* w3 = nullptr;  ///< [inner, width], up
+  WeightMatrix w1;  ///< [inner, width], gate
+  WeightMatrix w2;  ///< [width, inner], down
+  WeightMatrix w3;  ///< [inner, width], up
 };
 
 /// Sum of the routed experts' outputs, float32, added in ascending expert id.

@@ -27,12 +27,16 @@ struct Backend {
 
 std::vector<Backend> backends() {
   std::vector<Backend> list;
-  const auto add = [&](const cpu::Kernels& kernels) {
-    list.push_back(
-        {kernels.name, std::make_unique<cpu::CpuOps>(kernels), std::make_unique<cpu::CpuStream>()});
+  const auto add = [&](const char* name, const cpu::Kernels& kernels, int threads) {
+    list.push_back({name, std::make_unique<cpu::CpuOps>(kernels, threads),
+                    std::make_unique<cpu::CpuStream>()});
   };
-  add(cpu::portable_kernels());
-  if (cpu::avx512_kernels() != nullptr) add(*cpu::avx512_kernels());
+  add("portable", cpu::portable_kernels(), 1);
+  add("portable, 3 threads", cpu::portable_kernels(), 3);
+  if (cpu::avx512_kernels() != nullptr) {
+    add("avx512", *cpu::avx512_kernels(), 1);
+    add("avx512, 2 threads", *cpu::avx512_kernels(), 2);
+  }
   return list;
 }
 
@@ -45,51 +49,11 @@ std::vector<float> random_values(std::size_t count, unsigned seed, float scale =
 
 std::size_t size(int n) { return static_cast<std::size_t>(n); }
 
-TEST(Kernels, AllGiveTheBitsOfThePortableOnes) {
-  const cpu::Kernels* fast = cpu::avx512_kernels();
-  if (fast == nullptr) GTEST_SKIP() << "this CPU has no AVX-512";
-  for (const int inputs : {1, 7, 15, 16, 17, 31, 32, 96, 129}) {
-    for (const int rows : {1, 2, 3, 4, 5, 8, 9}) {
-      for (const int outputs : {1, 2, 3, 4, 5, 7, 8, 33}) {
-        const auto x = random_values(size(rows) * size(inputs + 3), 1, 3.0f);
-        const auto w = random_values(size(outputs) * size(inputs + 5), 2);
-        std::vector<float> expected(size(rows * (outputs + 2)), 9.0f), got = expected;
-        cpu::MatmulShape shape{.x = x.data(),
-                               .x_stride = size(inputs + 3),
-                               .rows = rows,
-                               .w = w.data(),
-                               .w_stride = size(inputs + 5),
-                               .outputs = outputs,
-                               .inputs = inputs,
-                               .y = expected.data(),
-                               .y_stride = size(outputs + 2)};
-        cpu::portable_kernels().matmul(shape);
-        shape.y = got.data();
-        fast->matmul(shape);
-        ASSERT_EQ(0, std::memcmp(expected.data(), got.data(), expected.size() * sizeof(float)))
-            << rows << " x " << inputs << " x " << outputs;
-      }
-    }
-  }
-  for (const int width : {1, 16, 32, 63, 64, 65, 130}) {
-    const int heads = 3, count = 21;
-    const auto p = random_values(size(heads * 40), 3);
-    const auto v = random_values(size(count) * size(width + 1), 4);
-    std::vector<float> expected = random_values(size(heads * width), 5), got = expected;
-    cpu::WeightedSumShape shape{.p = p.data(),
-                                .p_stride = 40,
-                                .heads = heads,
-                                .v = v.data(),
-                                .v_stride = size(width + 1),
-                                .count = count,
-                                .width = width,
-                                .out = expected.data()};
-    cpu::portable_kernels().weighted_sum(shape);
-    shape.out = got.data();
-    fast->weighted_sum(shape);
-    ASSERT_EQ(0, std::memcmp(expected.data(), got.data(), expected.size() * sizeof(float)))
-        << width;
-  }
+WeightMatrix float_matrix(const float* values, int outputs, int inputs) {
+  return {.format = WeightFormat::kFloat32,
+          .outputs = outputs,
+          .inputs = inputs,
+          .codes = reinterpret_cast<const std::uint8_t*>(values)};
 }
 
 TEST(Ops, MatmulIsTheProductForEveryBatchSizeWithEqualBits) {
@@ -101,11 +65,10 @@ TEST(Ops, MatmulIsTheProductForEveryBatchSizeWithEqualBits) {
     const auto run = [&](int rows, int first) {
       std::vector<float> y(size(rows * outputs));
       backend.ops->matmul(*backend.stream, {.rows = rows,
-                                            .inputs = inputs,
-                                            .outputs = outputs,
                                             .x = x.data() + size(first * inputs),
                                             .x_stride = inputs,
-                                            .weight = w.data(),
+                                            .weight = float_matrix(w.data(), outputs, inputs),
+                                            .outputs = outputs,
                                             .rounding = Rounding::kNone,
                                             .out = y.data(),
                                             .out_stride = outputs});
@@ -207,19 +170,20 @@ TEST(Ops, MixColumnsSumToOneAndExpandTakesColumns) {
   for (Backend& backend : backends()) {
     SCOPED_TRACE(backend.name);
     std::vector<float> a(size(rows * copies)), p(a.size()), c(size(rows * copies * copies));
-    backend.ops->mix(*backend.stream, {.rows = rows,
-                                       .copies = copies,
-                                       .width = width,
-                                       .sinkhorn_rounds = 20,
-                                       .stream = stream.data(),
-                                       .fn = fn.data(),
-                                       .base = base.data(),
-                                       .scale = scale.data(),
-                                       .norm_eps = 1e-20f,
-                                       .hc_eps = 1e-6f,
-                                       .a = a.data(),
-                                       .p = p.data(),
-                                       .c = c.data()});
+    backend.ops->mix(*backend.stream,
+                     {.rows = rows,
+                      .copies = copies,
+                      .width = width,
+                      .sinkhorn_rounds = 20,
+                      .stream = stream.data(),
+                      .fn = float_matrix(fn.data(), (2 + copies) * copies, copies * width),
+                      .base = base.data(),
+                      .scale = scale.data(),
+                      .norm_eps = 1e-20f,
+                      .hc_eps = 1e-6f,
+                      .a = a.data(),
+                      .p = p.data(),
+                      .c = c.data()});
     for (int row = 0; row < rows; ++row) {
       const float* x = stream.data() + size(row * copies * width);
       double square = 0;
@@ -351,11 +315,10 @@ class SelectionTest : public testing::Test {
         float dot = 0;
         backend.ops->matmul(*backend.stream,
                             {.rows = 1,
-                             .inputs = width,
-                             .outputs = 1,
                              .x = q_.data() + size((row * config_.index_n_heads + h) * width),
                              .x_stride = width,
-                             .weight = keys_.data() + size(j * width),
+                             .weight = float_matrix(keys_.data() + size(j * width), 1, width),
+                             .outputs = 1,
                              .rounding = Rounding::kNone,
                              .out = &dot,
                              .out_stride = 1});
@@ -549,7 +512,9 @@ TEST(Ops, RoutedExpertsEqualASumOverEachRowsExperts) {
       w.push_back(random_values(size(width * inner), 10 + 3 * e + i, 0.3f));
   }
   for (std::size_t e = 0; e < 5; ++e)
-    table.push_back({.w1 = w[3 * e].data(), .w2 = w[3 * e + 1].data(), .w3 = w[3 * e + 2].data()});
+    table.push_back({.w1 = float_matrix(w[3 * e].data(), inner, width),
+                     .w2 = float_matrix(w[3 * e + 1].data(), width, inner),
+                     .w3 = float_matrix(w[3 * e + 2].data(), inner, width)});
   const std::vector<std::int32_t> ids = {0, 1, 1, 4, 0, 4, 2, 3, 0, 2, 1, 2, 3, 4};
   const auto weights = random_values(ids.size(), 3);
   for (Backend& backend : backends()) {

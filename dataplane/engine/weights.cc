@@ -1,9 +1,11 @@
 #include "dataplane/engine/weights.h"
 
-#include <cmath>
+#include <algorithm>
 #include <cstring>
+#include <span>
 #include <string>
 
+#include "common/check.h"
 #include "common/status_macros.h"
 #include "common/str_cat.h"
 #include "dataplane/model/number_formats.h"
@@ -33,32 +35,58 @@ std::vector<float> unpack_plain(const TensorView& tensor) {
   return values;
 }
 
-std::vector<float> unpack_fp8(const TensorView& codes, const TensorView& scales,
-                              std::size_t outputs, std::size_t inputs) {
-  std::vector<float> values(outputs * inputs);
-  const auto tiles = static_cast<std::size_t>(scales.shape[1]);
-  for (std::size_t o = 0; o < outputs; ++o) {
-    const std::uint8_t* row_scales = scales.bytes.data() + o / model::kWeightBlock * tiles;
-    for (std::size_t i = 0; i < inputs; ++i) {
-      values[o * inputs + i] = model::decode_e4m3(codes.bytes[o * inputs + i]) *
-                               model::decode_e8m0(row_scales[i / model::kWeightBlock]);
-    }
+/// Whether any word, read at any alignment, has all bits of the mask.
+template <typename Word>
+bool any_has(std::span<const std::uint8_t> bytes, Word mask) {
+  bool found = false;
+  for (std::size_t i = 0; i + sizeof(Word) <= bytes.size(); i += sizeof(Word)) {
+    Word word;
+    std::memcpy(&word, bytes.data() + i, sizeof word);
+    found |= (word & mask) == mask;
   }
-  return values;
+  return found;
 }
 
-std::vector<float> unpack_fp4(const TensorView& codes, const TensorView& scales,
-                              std::size_t outputs, std::size_t inputs) {
-  std::vector<float> values(outputs * inputs);
-  for (std::size_t o = 0; o < outputs; ++o) {
-    model::unpack_q4i(codes.bytes.data() + o * inputs / 2,
-                      scales.bytes.data() + o * inputs / model::kWeightBlock,
-                      {values.data() + o * inputs, inputs});
-  }
-  return values;
+/// The kernels bring 2^8 from the codes to the scale; the sum of exponents has to stay finite.
+bool has_huge_scale(std::span<const std::uint8_t> scales) {
+  constexpr std::uint8_t kFirstRefused = 127 + 120;
+  return std::any_of(scales.begin(), scales.end(),
+                     [](std::uint8_t scale) { return scale >= kFirstRefused; });
 }
 
-/// Reads tensors under a name prefix and remembers the first that is not finite.
+bool has_non_finite(const TensorView& tensor) {
+  switch (tensor.type) {
+    case DataType::kF32:
+      return any_has<std::uint32_t>(tensor.bytes, 0x7F800000u);
+    case DataType::kBF16:
+      return any_has<std::uint16_t>(tensor.bytes, 0x7F80);
+    case DataType::kF8E4M3:
+      return any_has<std::uint8_t>(tensor.bytes, 0x7F);
+    case DataType::kF8E8M0:
+      return has_huge_scale(tensor.bytes);
+    case DataType::kI8:
+      return false;  // every code is a number
+  }
+  CHECK(false, "not a DataType");
+}
+
+WeightFormat format_of(DataType type) {
+  switch (type) {
+    case DataType::kF32:
+      return WeightFormat::kFloat32;
+    case DataType::kBF16:
+      return WeightFormat::kBf16;
+    case DataType::kF8E4M3:
+      return WeightFormat::kFp8;
+    case DataType::kI8:
+      return WeightFormat::kFp4;
+    case DataType::kF8E8M0:
+      break;
+  }
+  CHECK(false, "scales are no matrix");
+}
+
+/// Reads tensors under a name prefix and remembers the first that holds what it must not.
 class Reader {
  public:
   Reader(const model::Checkpoint& checkpoint, std::string prefix)
@@ -68,44 +96,39 @@ class Reader {
     return checkpoint_.tensor(str_cat(prefix_, name));
   }
 
-  std::vector<float> vector(std::string_view name) {
-    return checked(name, unpack_plain(view(name)));
+  std::vector<float> vector(std::string_view name) { return unpack_plain(checked(name)); }
+
+  /// A matrix in whatever format it is stored.
+  WeightMatrix matrix(std::string_view name) {
+    const TensorView& tensor = checked(name);
+    WeightMatrix matrix{.format = format_of(tensor.type),
+                        .outputs = static_cast<int>(tensor.shape[0]),
+                        .inputs = static_cast<int>(tensor.shape[1]),
+                        .codes = tensor.bytes.data()};
+    if (matrix.format == WeightFormat::kFp4) matrix.inputs *= 2;
+    return matrix;
   }
 
-  /// A linear layer in whatever format its weight is stored.
-  Linear linear(std::string_view name) {
-    const std::string weight_name = str_cat(name, ".weight");
-    const TensorView& weight = view(weight_name);
-    Linear linear{.outputs = static_cast<int>(weight.shape[0]),
-                  .inputs = static_cast<int>(weight.shape[1]),
-                  .weight = {}};
-    if (weight.type == DataType::kI8) linear.inputs *= 2;
-    const auto outputs = static_cast<std::size_t>(linear.outputs);
-    const auto inputs = static_cast<std::size_t>(linear.inputs);
-    if (weight.type == DataType::kF8E4M3) {
-      linear.weight = unpack_fp8(weight, view(str_cat(name, ".scale")), outputs, inputs);
-    } else if (weight.type == DataType::kI8) {
-      linear.weight = unpack_fp4(weight, view(str_cat(name, ".scale")), outputs, inputs);
-    } else {
-      linear.weight = unpack_plain(weight);
+  /// A linear layer, with its scales if its format has them.
+  WeightMatrix linear(std::string_view name) {
+    WeightMatrix weight = matrix(str_cat(name, ".weight"));
+    if (weight.format == WeightFormat::kFp8 || weight.format == WeightFormat::kFp4) {
+      weight.scales = checked(str_cat(name, ".scale")).bytes.data();
     }
-    linear.weight = checked(weight_name, std::move(linear.weight));
-    return linear;
+    return weight;
   }
 
   const absl::Status& status() const { return status_; }
 
  private:
-  std::vector<float> checked(std::string_view name, std::vector<float> values) {
-    for (float value : values) {
-      if (std::isfinite(value)) continue;
-      if (status_.ok()) {
-        status_ =
-            absl::DataLossError(str_cat("tensor ", prefix_, name, " holds a NaN or an infinity"));
-      }
-      break;
+  const TensorView& checked(std::string_view name) {
+    const TensorView& tensor = view(name);
+    if (status_.ok() && has_non_finite(tensor)) {
+      status_ = absl::DataLossError(str_cat(
+          "tensor ", prefix_, name, " holds ",
+          tensor.type == DataType::kF8E8M0 ? "a scale of 2^120 or more" : "a NaN or an infinity"));
     }
-    return values;
+    return tensor;
   }
 
   const model::Checkpoint& checkpoint_;
@@ -114,12 +137,12 @@ class Reader {
 };
 
 SiteWeights load_site(Reader& r, std::string_view site) {
-  return {.fn = r.vector(str_cat("hc_", site, "_fn")),
+  return {.fn = r.matrix(str_cat("hc_", site, "_fn")),
           .base = r.vector(str_cat("hc_", site, "_base")),
           .scale = r.vector(str_cat("hc_", site, "_scale"))};
 }
 
-Expert load_expert(Reader& r, std::string_view name) {
+ExpertWeights load_expert(Reader& r, std::string_view name) {
   return {.w1 = r.linear(str_cat(name, ".w1")),
           .w2 = r.linear(str_cat(name, ".w2")),
           .w3 = r.linear(str_cat(name, ".w3"))};
@@ -156,11 +179,6 @@ void load_experts(Reader& r, const model::ModelConfig& config, LayerWeights& w) 
   w.shared = load_expert(r, "ffn.shared_experts");
   for (int e = 0; e < config.n_routed_experts; ++e) {
     w.experts.push_back(load_expert(r, str_cat("ffn.experts.", e)));
-  }
-  for (const Expert& expert : w.experts) {
-    w.expert_table.push_back({.w1 = expert.w1.weight.data(),
-                              .w2 = expert.w2.weight.data(),
-                              .w3 = expert.w3.weight.data()});
   }
 }
 

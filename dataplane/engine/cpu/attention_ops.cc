@@ -92,6 +92,7 @@ void CpuOps::attention(Stream& stream, const AttentionArgs& a) {
                        .w_stride = at(1, a.width),
                        .outputs = set.segments[i].count,
                        .inputs = a.width,
+                       .rounding = Rounding::kNone,
                        .y = scores + offset,
                        .y_stride = stride});
       offset += set.segments[i].count;

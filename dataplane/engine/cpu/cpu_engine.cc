@@ -30,7 +30,7 @@ class CpuEngine : public Engine {
         weights_(std::move(weights)),
         pool_(std::move(pool)),
         memory_(config_, std::move(layout), pool_->base(), limits.max_sequences),
-        ops_(cpu::best_kernels()),
+        ops_(cpu::best_kernels(), limits.threads),
         runner_(config_, weights_, ops_, stream_, memory_, switches.rounding, limits.max_step_rows),
         forward_(config_, weights_, checkpoint.engram_token_map(), runner_),
         codec_(config_, memory_),
@@ -277,6 +277,7 @@ absl::StatusOr<std::unique_ptr<Engine>> open_cpu_engine(const model::Checkpoint&
   RETURN_IF_ERROR(check_limit("kv_blocks", limits.kv_blocks, 1 << 24));
   RETURN_IF_ERROR(check_limit("max_sequences", limits.max_sequences, 1 << 16));
   RETURN_IF_ERROR(check_limit("max_step_rows", limits.max_step_rows, 1 << 16));
+  RETURN_IF_ERROR(check_limit("threads", limits.threads, 1 << 10));
   ASSIGN_OR_RETURN(ModelWeights weights, load_weights(checkpoint));
   kv::BlockLayout layout(checkpoint.config(), switches.rounding == Switch::kOn
                                                   ? kv::Encoding::kQuantized

@@ -2,18 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
-#include <new>
 #include <span>
 
-#include "common/check.h"
 #include "dataplane/engine/cpu/indexing.h"
 
 namespace millrace::dataplane::engine::cpu {
 namespace {
-
-constexpr std::size_t kAlignment = 64;
 
 float load_bf16(const std::uint8_t* bytes) {
   std::uint16_t bits;
@@ -22,18 +17,6 @@ float load_bf16(const std::uint8_t* bytes) {
 }
 
 }  // namespace
-
-void CpuStream::Free::operator()(std::byte* memory) const { std::free(memory); }
-
-std::byte* CpuStream::workspace(std::size_t bytes) {
-  if (bytes > bytes_) {
-    const std::size_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
-    memory_.reset(static_cast<std::byte*>(std::aligned_alloc(kAlignment, rounded)));
-    CHECK(memory_ != nullptr, "out of memory for scratch");
-    bytes_ = rounded;
-  }
-  return memory_.get();
-}
 
 float CpuOps::dot(const float* x, const float* y, int count) const {
   float sum = 0;
@@ -44,6 +27,7 @@ float CpuOps::dot(const float* x, const float* y, int count) const {
                    .w_stride = 0,
                    .outputs = 1,
                    .inputs = count,
+                   .rounding = Rounding::kNone,
                    .y = &sum,
                    .y_stride = 0});
   return sum;
@@ -73,19 +57,15 @@ void CpuOps::rms_norm(Stream&, const RmsNormArgs& a) {
 }
 
 void CpuOps::matmul(Stream&, const MatmulArgs& a) {
-  kernels_.matmul({.x = a.x,
-                   .x_stride = at(1, a.x_stride),
-                   .rows = a.rows,
-                   .w = a.weight,
-                   .w_stride = at(1, a.inputs),
-                   .outputs = a.outputs,
-                   .inputs = a.inputs,
-                   .y = a.out,
-                   .y_stride = at(1, a.out_stride)});
-  if (a.rounding == Rounding::kNone) return;
-  for (int row = 0; row < a.rows; ++row) {
-    store_all(a.out + at(row, a.out_stride), at(1, a.outputs), a.rounding);
-  }
+  products_.run({.x = a.x,
+                 .x_stride = at(1, a.x_stride),
+                 .rows = a.rows,
+                 .weight = &a.weight,
+                 .first_output = a.first_output,
+                 .outputs = a.outputs,
+                 .rounding = a.rounding,
+                 .y = a.out,
+                 .y_stride = at(1, a.out_stride)});
 }
 
 void CpuOps::quantize(Stream&, const QuantizeArgs& a) {

@@ -1,7 +1,7 @@
 // Routing and experts (model specification, section 2.5).
 #include <algorithm>
 #include <cmath>
-#include <vector>
+#include <span>
 
 #include "dataplane/engine/cpu/cpu_ops.h"
 #include "dataplane/engine/cpu/indexing.h"
@@ -12,6 +12,20 @@ namespace {
 float softplus(float x) {
   // Beyond 20 the difference to x is below float32's resolution.
   return x > 20.0f ? x : std::log1p(std::exp(x));
+}
+
+void swiglu_row(const float* gate, const float* up, int width, float weight, float limit,
+                Rounding rounding, float* out) {
+  for (int i = 0; i < width; ++i) {
+    float g = gate[i];
+    float u = up[i];
+    if (limit > 0) {
+      g = std::min(g, limit);
+      u = std::clamp(u, -limit, limit);
+    }
+    const float silu = g / (1.0f + std::exp(-g));
+    out[i] = stored(silu * u * weight, rounding);
+  }
 }
 
 }  // namespace
@@ -46,78 +60,115 @@ void CpuOps::route(Stream& stream, const RouteArgs& a) {
 }
 
 void CpuOps::swiglu(Stream&, const SwigluArgs& a) {
-  for (int row = 0; row < a.rows; ++row) {
-    const float weight = a.weights != nullptr ? a.weights[row] : 1.0f;
-    for (std::size_t i = at(row, a.width); i < at(row + 1, a.width); ++i) {
-      float g = a.g[i];
-      float u = a.u[i];
-      if (a.limit > 0) {
-        g = std::min(g, a.limit);
-        u = std::clamp(u, -a.limit, a.limit);
-      }
-      const float silu = g / (1.0f + std::exp(-g));
-      a.out[i] = stored(silu * u * weight, a.rounding);
-    }
-  }
+  for_rows(a.rows, 8.0 * a.width, [&](int row, int) {
+    swiglu_row(a.g + at(row, a.width), a.u + at(row, a.width), a.width,
+               a.weights != nullptr ? a.weights[row] : 1.0f, a.limit, a.rounding,
+               a.out + at(row, a.width));
+  });
 }
 
 void CpuOps::routed_experts(Stream& stream, const RoutedExpertsArgs& a) {
-  // Scratch for the rows of one expert; a row goes to an expert at most once.
-  const std::size_t floats = at(a.rows, 2 * a.width + 2 * a.inner + 1);
-  auto* x = reinterpret_cast<float*>(
-      stream.workspace(floats * sizeof(float) + at(a.rows, 1) * sizeof(std::int32_t)));
-  float* y = x + at(a.rows, a.width);
-  float* g = y + at(a.rows, a.width);
-  float* u = g + at(a.rows, a.inner);
-  float* weights = u + at(a.rows, a.inner);
-  auto* members = reinterpret_cast<std::int32_t*>(weights + a.rows);
-  const auto product = [&](const float* in, int inputs, const float* weight, int outputs, int rows,
-                           float* out) {
-    kernels_.matmul({.x = in,
-                     .x_stride = at(1, inputs),
-                     .rows = rows,
-                     .w = weight,
-                     .w_stride = at(1, inputs),
-                     .outputs = outputs,
-                     .inputs = inputs,
-                     .y = out,
-                     .y_stride = at(1, outputs)});
-    store_all(out, at(rows, outputs), a.rounding);
-  };
+  // Scratch: for every pair of a row and its expert, in order of experts, the row's number, its
+  // weight, its x and its inner activations.
+  const int pairs = a.rows * a.top_k;
+  const std::size_t floats = at(pairs, a.width + 2 * std::int64_t{a.inner} + 1);
+  auto* x = reinterpret_cast<float*>(stream.workspace(
+      floats * sizeof(float) + at(std::int64_t{pairs} + a.experts + 1, 1) * sizeof(std::int32_t)));
+  const ExpertPairs p{.x = x,
+                      .g = x + at(pairs, a.width),
+                      .u = x + at(pairs, a.width + std::int64_t{a.inner}),
+                      .weight = x + at(pairs, a.width + 2 * std::int64_t{a.inner}),
+                      .row = reinterpret_cast<std::int32_t*>(x + floats),
+                      .first = reinterpret_cast<std::int32_t*>(x + floats) + pairs};
+  collect_pairs(a, p);
+  const double rows_per_expert = std::max(1.0, double{1} * pairs / a.experts);
 
-  std::fill_n(a.out, at(a.rows, a.width), 0.0f);
+  const int inner = products_.chunk(a.inner, 2 * rows_per_expert * a.width);
+  const int inner_chunks = (a.inner + inner - 1) / inner;
+  pool_.run(a.experts * inner_chunks, [&](int task, int thread) {
+    const int first = task % inner_chunks * inner;
+    inner_activations(a, p, task / inner_chunks, first, std::min(inner, a.inner - first), thread);
+  });
+
+  const int outer = products_.chunk(a.width, pairs * double{1} * a.inner);
+  pool_.run((a.width + outer - 1) / outer, [&](int task, int thread) {
+    const int first = task * outer;
+    sum_of_experts(a, p, first, std::min(outer, a.width - first), thread);
+  });
+}
+
+/// Sorts the pairs by expert, rows ascending within one.
+void CpuOps::collect_pairs(const RoutedExpertsArgs& a, const ExpertPairs& p) {
+  std::int32_t next = 0;
   for (int expert = 0; expert < a.experts; ++expert) {
-    int count = 0;
-    for (int row = 0; row < a.rows; ++row) {
-      for (int k = 0; k < a.top_k; ++k) {
-        if (a.ids[at(row, a.top_k) + static_cast<std::size_t>(k)] != expert) continue;
-        members[count] = row;
-        weights[count] = a.weights[at(row, a.top_k) + static_cast<std::size_t>(k)];
-        std::copy_n(a.x + at(row, a.width), a.width, x + at(count, a.width));
-        ++count;
-      }
+    p.first[expert] = next;
+    for (int i = 0; i < a.rows * a.top_k; ++i) {
+      if (a.ids[i] != expert) continue;
+      p.row[next] = i / a.top_k;
+      p.weight[next] = a.weights[i];
+      ++next;
     }
-    if (count == 0) continue;
-    const ExpertWeights& w = a.table[expert];
-    product(x, a.width, w.w1, a.inner, count, g);
-    product(x, a.width, w.w3, a.inner, count, u);
-    swiglu(stream, {.rows = count,
-                    .width = a.inner,
-                    .g = g,
-                    .u = u,
-                    .weights = weights,
-                    .limit = a.limit,
-                    .rounding = a.rounding,
-                    .out = g});
-    if (a.rounding == Rounding::kBf16) {
-      quantize(stream,
-               {.format = QuantFormat::kQ8, .rows = count, .width = a.inner, .x = g, .out = g});
-    }
-    product(g, a.inner, w.w2, a.width, count, y);
-    for (int i = 0; i < count; ++i) {
-      float* out = a.out + at(members[i], a.width);
-      const float* part = y + at(i, a.width);
-      for (int c = 0; c < a.width; ++c) out[c] += part[c];
+  }
+  p.first[a.experts] = next;
+  for_rows(next, a.width, [&](int pair, int) {
+    std::copy_n(a.x + at(p.row[pair], a.width), a.width, p.x + at(pair, a.width));
+  });
+}
+
+/// Gate, up and their combination for inner channels [first, first + count) of one expert's rows.
+void CpuOps::inner_activations(const RoutedExpertsArgs& a, const ExpertPairs& p, int expert,
+                               int first, int count, int thread) {
+  const std::int32_t begin = p.first[expert];
+  const int rows = p.first[expert + 1] - begin;
+  if (rows == 0) return;
+  const auto product = [&](const WeightMatrix& weight, float* out) {
+    products_.run_part({.x = p.x + at(begin, a.width),
+                        .x_stride = at(1, a.width),
+                        .rows = rows,
+                        .weight = &weight,
+                        .first_output = first,
+                        .outputs = count,
+                        .rounding = a.rounding,
+                        .y = out + at(begin, a.inner) + first,
+                        .y_stride = at(1, a.inner)},
+                       thread);
+  };
+  product(a.table[expert].w1, p.g);
+  product(a.table[expert].w3, p.u);
+  for (int pair = begin; pair < begin + rows; ++pair) {
+    const std::span<float> g(p.g + at(pair, a.inner) + first, at(count, 1));
+    const float* u = p.u + at(pair, a.inner) + first;
+    swiglu_row(g.data(), u, count, p.weight[pair], a.limit, a.rounding, g.data());
+    if (a.rounding == Rounding::kBf16) model::round_q8(g);
+  }
+}
+
+/// Output channels [first, first + count) of every row: the experts' products, added in order of
+/// experts.
+void CpuOps::sum_of_experts(const RoutedExpertsArgs& a, const ExpertPairs& p, int first, int count,
+                            int thread) {
+  for (int row = 0; row < a.rows; ++row) {
+    std::fill_n(a.out + at(row, a.width) + first, count, 0.0f);
+  }
+  for (int expert = 0; expert < a.experts; ++expert) {
+    const std::int32_t begin = p.first[expert];
+    const int rows = p.first[expert + 1] - begin;
+    if (rows == 0) continue;
+    float* y = scratch(thread).floats(at(rows, count));
+    products_.run_part({.x = p.g + at(begin, a.inner),
+                        .x_stride = at(1, a.inner),
+                        .rows = rows,
+                        .weight = &a.table[expert].w2,
+                        .first_output = first,
+                        .outputs = count,
+                        .rounding = a.rounding,
+                        .y = y,
+                        .y_stride = at(1, count)},
+                       thread);
+    for (int i = 0; i < rows; ++i) {
+      float* out = a.out + at(p.row[begin + i], a.width) + first;
+      const float* part = y + at(i, count);
+      for (int c = 0; c < count; ++c) out[c] += part[c];
     }
   }
 }

@@ -2,6 +2,8 @@
 
 #include <cstddef>
 
+#include "dataplane/engine/ops.h"
+
 namespace millrace::dataplane::engine::cpu {
 
 /// y = x · wᵀ, out of strided rows.
@@ -17,7 +19,22 @@ struct MatmulShape {
   std::size_t w_stride;
   int outputs;
   int inputs;
+  Rounding rounding;
   float* y;
+  std::size_t y_stride;
+};
+
+/// The same product with outputs [first_output, first_output + outputs) of a matrix as it is
+/// stored.
+struct PackedMatmulShape {
+  const float* x;
+  std::size_t x_stride;
+  int rows;
+  const WeightMatrix* weight;
+  int first_output;
+  int outputs;
+  Rounding rounding;
+  float* y;  ///< y[m][0] is output first_output
   std::size_t y_stride;
 };
 
@@ -33,17 +50,23 @@ struct WeightedSumShape {
   float* out;  ///< [heads, width] dense
 };
 
-/// The two loops that take most of the time, once for every instruction set. All tables give equal
+/// The loops that take most of the time, once for every instruction set. All tables give equal
 /// bits.
 struct Kernels {
   const char* name;
   void (*matmul)(const MatmulShape& shape);
+  /// Decodes on the way from memory to the multiply-add: for few rows, where reading weights is the
+  /// cost.
+  void (*packed_matmul)(const PackedMatmulShape& shape);
+  /// Rows [first, first + count) of a matrix as float32 [count, inputs]: for many rows, which share
+  /// the work.
+  void (*decode)(const WeightMatrix& weight, int first, int count, float* out);
   void (*weighted_sum)(const WeightedSumShape& shape);
 };
 
 /// Plain C++: the definition, and the fallback.
 const Kernels& portable_kernels();
-/// AVX-512, or null where the CPU has none.
+/// AVX-512 (F, BW, DQ, VL), or null where the CPU has it not.
 const Kernels* avx512_kernels();
 /// The fastest one that this CPU runs.
 const Kernels& best_kernels();

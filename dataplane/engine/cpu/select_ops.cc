@@ -160,6 +160,7 @@ void CpuOps::select(Stream& stream, const SelectArgs& a) {
                        .w_stride = at(1, a.width),
                        .outputs = tile_count,
                        .inputs = a.width,
+                       .rounding = Rounding::kNone,
                        .y = products,
                        .y_stride = kKeyTile});
       for (int row = 0; row < group.count; ++row) {

@@ -112,7 +112,7 @@ class LayerComparison {
     runner_->engram(layer, engram_ids_[layer].data());
     std::vector<float> memory = theirs("engram.memory");
     if (rounds()) model::round_q8(memory);
-    product("engram kv", weights_.layers[static_cast<std::size_t>(layer)].engram->wkv, memory,
+    product("engram kv", weights_.layers[static_cast<std::size_t>(layer)].engram->wkv, 0, memory,
             theirs("engram.kv"), config_.hidden_size);
     compare("engram stream", act().stream, theirs("engram.stream_out"), config_.hidden_size);
     pin(act().stream, theirs("engram.stream_out"));
@@ -201,17 +201,12 @@ class LayerComparison {
     const int rank = config_.o_lora_rank;
     const std::vector<float> low = theirs("attn.o_low");
     for (int group = 0; group < config_.o_groups; ++group) {
-      const Linear part{
-          .outputs = rank,
-          .inputs = inputs,
-          .weight = {w.wo_a.weight.begin() + std::ptrdiff_t{group} * rank * inputs,
-                     w.wo_a.weight.begin() + std::ptrdiff_t{group + 1} * rank * inputs}};
-      product("grouped output", part, columns(o, config_.o_groups, group, inputs),
+      product("grouped output", w.wo_a, group * rank, columns(o, config_.o_groups, group, inputs),
               columns(low, config_.o_groups, group, rank), rank);
     }
     std::vector<float> quantized = low;
     if (rounds()) model::round_q8(quantized);
-    product("attention output", w.wo_b, quantized, theirs("attn.y"), config_.hidden_size);
+    product("attention output", w.wo_b, 0, quantized, theirs("attn.y"), config_.hidden_size);
     compare("attention y", act().y, theirs("attn.y"), config_.hidden_size);
   }
 
@@ -243,20 +238,22 @@ class LayerComparison {
             attend(Rounding::kNone));
   }
 
-  /// A product of the reference's input, rounded and not.
-  void product(const std::string& name, const Linear& layer, const std::vector<float>& x,
-               const std::vector<float>& other, int width) {
+  /// A product of the reference's input with as many outputs of a matrix as it has, rounded and
+  /// not.
+  void product(const std::string& name, const WeightMatrix& layer, int first_output,
+               const std::vector<float>& x, const std::vector<float>& other, int width) {
+    const auto outputs = static_cast<int>(other.size()) / rows_.rows;
     const auto multiply = [&](Rounding rounding) {
       std::vector<float> out(other.size());
       ops_.matmul(stream_, {.rows = rows_.rows,
-                            .inputs = layer.inputs,
-                            .outputs = layer.outputs,
                             .x = x.data(),
                             .x_stride = layer.inputs,
-                            .weight = layer.weight.data(),
+                            .weight = layer,
+                            .first_output = first_output,
+                            .outputs = outputs,
                             .rounding = rounding,
                             .out = out.data(),
-                            .out_stride = layer.outputs});
+                            .out_stride = outputs});
       return out;
     };
     compare(name, multiply(rounding()), other, width, multiply(Rounding::kNone));
