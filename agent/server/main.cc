@@ -33,6 +33,7 @@ struct Flags {
   std::string log_level = "info";
   int start_timeout_s = 600;
   int stop_grace_s = 90;
+  int worker_threads = 0;
 };
 
 void declare(CLI::App& app, Flags& flags) {
@@ -57,6 +58,12 @@ void declare(CLI::App& app, Flags& flags) {
   app.add_option("--start-timeout-s", flags.start_timeout_s,
                  "a process that is not ready after so long is killed; large models load slowly")
       ->check(CLI::Range(1, 86400))
+      ->capture_default_str();
+  app.add_option(
+         "--worker-threads", flags.worker_threads,
+         "threads of every engine process: this node's cores divided by the engine processes it "
+         "runs; 0: each takes all cores")
+      ->check(CLI::Range(0, 1024))
       ->capture_default_str();
   app.add_option("--stop-grace-s", flags.stop_grace_s,
                  "how long a process may drain before it is killed; more than its own limit")
@@ -95,6 +102,7 @@ absl::StatusOr<AgentOptions> agent_options(const Flags& flags) {
     return absl::InvalidArgumentError("--controller must be a URL like http://127.0.0.1:8080");
   }
   node.log_level = flags.log_level;
+  node.worker_threads = flags.worker_threads;
   node.bin_dir = flags.bin_dir;
   if (node.bin_dir.empty()) {
     ASSIGN_OR_RETURN(node.bin_dir, own_folder());

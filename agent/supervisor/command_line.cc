@@ -41,6 +41,7 @@ std::vector<std::string> worker_arguments(const ProcessSpec& spec, const NodeSet
   add_size(arguments, "--kv-blocks", spec.kv_blocks);
   add_size(arguments, "--max-sequences", spec.max_sequences);
   add_size(arguments, "--step-rows", spec.step_rows);
+  add_size(arguments, "--threads", node.worker_threads);
   return arguments;
 }
 

@@ -15,6 +15,7 @@ struct NodeSettings {
   std::string controller_url;  ///< for entrypoints
   std::string bin_dir;         ///< where the programs are
   std::string log_level;
+  int worker_threads = 0;  ///< of every engine process; 0 = as many as its own default
 };
 
 struct CommandLine {

@@ -51,6 +51,14 @@ TEST(CommandLine, OfAWorkerLeavesItsDefaultsToIt) {
       "--host-id h0 --listen 10.0.0.7:0 --metrics 10.0.0.7:0 --ready-file /r --log-level warn");
 }
 
+TEST(CommandLine, OfAWorkerTakesItsShareOfTheNodesCores) {
+  NodeSettings node = kNode;
+  node.worker_threads = 12;
+  ProcessSpec spec;
+  spec.role = ProcessRole::kDecode;
+  EXPECT_NE(joined(command_line(spec, node, "/r")).find(" --threads 12 "), std::string::npos);
+}
+
 TEST(CommandLine, OfAnEntrypoint) {
   ProcessSpec spec;
   spec.worker_id = "entrypoint-0";

@@ -3,10 +3,12 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <chrono>
 #include <iostream>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "common/hex.h"
@@ -40,7 +42,7 @@ struct Options {
   std::string engine;
   /// A cancel waits for the step under way: 256 rows keep that well under a second on a busy CPU,
   /// where 512 rows of a long context were seen to take most of one.
-  engine::EngineLimits limits{.max_step_rows = 256};
+  engine::EngineLimits limits{.max_step_rows = 256, .threads = 0};
   std::string ready_file;
   std::string log_level = "info";
 };
@@ -71,10 +73,22 @@ void declare(CLI::App& app, Options& options) {
       ->capture_default_str();
   app.add_option("--step-rows", options.limits.max_step_rows, "Tokens of one engine step")
       ->capture_default_str();
+  app.add_option("--threads", options.limits.threads,
+                 "Threads that compute a step; 0: one for each core this process may use")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
   app.add_option("--ready-file", options.ready_file,
                  "Written once the worker serves: pid, addresses, model, digest as JSON");
   app.add_option("--log-level", options.log_level, "debug, info, warn, error or off")
       ->capture_default_str();
+}
+
+engine::EngineLimits engine_limits(const Options& options) {
+  engine::EngineLimits limits = options.limits;
+  if (limits.threads == 0) {
+    limits.threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  }
+  return limits;
 }
 
 /// A worker that listens everywhere cannot know the address that others see.
@@ -108,7 +122,7 @@ absl::Status run(const Options& options, const Logger& log) {
   ASSIGN_OR_RETURN(const std::unique_ptr<model::Checkpoint> checkpoint,
                    model::Checkpoint::open(options.model));
   ASSIGN_OR_RETURN(std::unique_ptr<engine::Engine> engine,
-                   engine::open_cpu_engine(*checkpoint, switches, options.limits));
+                   engine::open_cpu_engine(*checkpoint, switches, engine_limits(options)));
   const auto& digest = checkpoint->artifact_digest();
 
   Registry registry;

@@ -3,12 +3,14 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <optional>
 #include <system_error>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -39,6 +41,12 @@ constexpr std::chrono::milliseconds kPollPause{100};
 constexpr int kRecordPauseMs = 500;
 constexpr std::chrono::seconds kAgentGrace{100};  // more than it allows its own processes
 constexpr std::chrono::seconds kControllerGrace{10};
+
+/// Engine processes share the cores of this machine: more threads than cores would only fight.
+int threads_per_worker(int workers) {
+  const auto cores = static_cast<int>(std::thread::hardware_concurrency());
+  return std::max(1, cores / std::max(1, workers));
+}
 
 /// One of the two servers that this process runs itself.
 struct Server {
@@ -274,31 +282,32 @@ absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::start(const UpOption
 
   std::string model_id = options.model_id;
   if (model_id.empty()) model_id = std::filesystem::path(options.model_dir).filename().string();
-  auto impl = std::unique_ptr<Impl>(
-      new Impl{.lock = *std::move(lock),
-               .record = {.entrypoint = entrypoint,
-                          .controller = controller,
-                          .data_dir = options.data_dir,
-                          .model_dir = options.model_dir,
-                          .pids = {}},
-               .desired = {.prefill = options.prefill,
-                           .decode = options.decode,
-                           .entrypoint = 1,
-                           .model_dir = options.model_dir,
-                           .model_id = model_id,
-                           .engine = options.engine,
-                           .entrypoint_listen = entrypoint,
-                           .kv_blocks = options.kv_blocks,
-                           .max_sequences = options.max_sequences},
-               .controller = Impl::make_server(
-                   options, "controller",
-                   {"--listen", controller, "--data-dir", options.data_dir + "/controller"}),
-               .agent = Impl::make_server(
-                   options, "agent",
-                   {"--controller", str_cat("http://", controller), "--node-id",
-                    node_id_of(options.data_dir), "--listen", "127.0.0.1:0", "--data-dir",
-                    options.data_dir + "/agent", "--bin-dir", options.program_dir}),
-               .admin = AdminClient(controller)});
+  const std::string threads = str_cat(threads_per_worker(options.prefill + options.decode));
+  auto impl = std::unique_ptr<Impl>(new Impl{
+      .lock = *std::move(lock),
+      .record = {.entrypoint = entrypoint,
+                 .controller = controller,
+                 .data_dir = options.data_dir,
+                 .model_dir = options.model_dir,
+                 .pids = {}},
+      .desired = {.prefill = options.prefill,
+                  .decode = options.decode,
+                  .entrypoint = 1,
+                  .model_dir = options.model_dir,
+                  .model_id = model_id,
+                  .engine = options.engine,
+                  .entrypoint_listen = entrypoint,
+                  .kv_blocks = options.kv_blocks,
+                  .max_sequences = options.max_sequences},
+      .controller = Impl::make_server(
+          options, "controller",
+          {"--listen", controller, "--data-dir", options.data_dir + "/controller"}),
+      .agent = Impl::make_server(options, "agent",
+                                 {"--controller", str_cat("http://", controller), "--node-id",
+                                  node_id_of(options.data_dir), "--listen", "127.0.0.1:0",
+                                  "--data-dir", options.data_dir + "/agent", "--bin-dir",
+                                  options.program_dir, "--worker-threads", threads}),
+      .admin = AdminClient(controller)});
   auto cluster = std::unique_ptr<LocalCluster>(new LocalCluster(std::move(impl)));
   absl::Status status = cluster->impl_->start_servers(signal, reporter);
   if (status.ok()) status = cluster->impl_->wait_until_ready(options.wait_s, signal, reporter);
