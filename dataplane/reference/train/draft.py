@@ -25,6 +25,7 @@ from . import calibration, draft_eval, ranks, state
 from .backend import add_arguments, make_draft_network, make_optimiser, set_defaults
 from .data import mix
 from .draft_network import DraftNetwork
+from .feed import open_feed
 from .network import Batch
 from .optimiser import balance
 from .parameters import Parameters
@@ -37,6 +38,12 @@ SLOT_DECAY = 4.0
 STEM = "draft-rank"
 SAVE_SECONDS = 120
 MEMORISED = ("small_talk", "knowledge", "free_text")  # tasks without a held-out side
+
+
+def rows_per_pass(options, length: int) -> int:
+    """Rows of `length` tokens a rank takes at once: 1 unless the options say how many tokens."""
+    tokens = (options.tokens_per_step or 0) // options.ranks
+    return max(1, min(tokens, options.tokens_per_pass or tokens) // length)
 
 
 def draft_loss(net: DraftNetwork, batch: Batch, taps: torch.Tensor, hidden: torch.Tensor, anchors: torch.Tensor):
@@ -165,8 +172,9 @@ class DraftTrainer:
         options = self.options
         budget, began, last_save = options.minutes * 60, self.step, self.elapsed
         rng = np.random.default_rng([options.seed, self.rank, self.step])
-        rows = max(1, options.tokens_per_step // (ROW * self.ranks)) if options.tokens_per_step else 1
-        stream = mix.Stream(self.tokenizer, "D", ROW, f"draft-{options.seed}-{self.rank}-{self.step}")
+        rows = rows_per_pass(options, ROW)
+        feed = open_feed(options.data_workers, self.tokenizer, NANO / "tokenizer.json", "D", ROW, rows,
+                         f"draft-{options.seed}-{self.rank}-{self.step}")
         clock, sums, shown, shown_step = time.monotonic(), [], time.monotonic(), self.step
         while True:
             if self.rank == 0:
@@ -180,7 +188,7 @@ class DraftTrainer:
             if progress >= 1 or self.step - began == options.steps:
                 break
             lr = min(1.0, (self.step - began + 1) / 20) * (1.0 - 0.97 * max(0.0, (progress - 0.4) / 0.6))
-            sums.append(self.train_step(stream.batch(rows), lr, rng))
+            sums.append(self.train_step(feed.next(), lr, rng))
             self.step += 1
             if self.rank == 0 and self.step % 10 == 0:
                 loss, accepted = (float(np.mean(x)) for x in zip(*sums))
@@ -195,6 +203,7 @@ class DraftTrainer:
             if self.elapsed - last_save > SAVE_SECONDS:
                 last_save = self.elapsed
                 self.save()
+        feed.close()
         if self.step > began:
             self.save()
 
@@ -214,7 +223,8 @@ class DraftTrainer:
             figures = {"accepted": draft_eval.figures(blocks, tasks), "calibration": errors,
                        "conversations_per_task": self.options.eval_samples}
             self.options.calibration.parent.mkdir(parents=True, exist_ok=True)
-            calibration.save(self.options.calibration, temperatures, {**self.trained, "draft_steps": self.step}, figures)
+            calibration.save(self.options.calibration, temperatures, {**self.trained, "draft_steps": self.step},
+                             figures)
             with open(self.folder / "log.jsonl", "a", encoding="utf-8") as f:
                 f.write(json.dumps({"phase": "draft-eval", "step": self.step, **figures}) + "\n")
             print(json.dumps(figures, indent=1), f"\nwritten to {self.options.calibration}", flush=True)

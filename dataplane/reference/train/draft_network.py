@@ -48,7 +48,8 @@ class DraftNetwork(Network):
         self.last = f"mtp.{c.num_nextn_predict_layers - 1}."
         self._register("main_proj", ["mtp.0.main_proj.weight"])
         self._register("markov", [self.last + "markov_head.head.weight"])
-        self._draft_weights = [w for k, w in self.weights.items() if k.startswith("mtp.") or k in ("main_proj", "markov")]
+        self._draft_weights = [w for k, w in self.weights.items()
+                               if k.startswith("mtp.") or k in ("main_proj", "markov")]
 
     def refresh_draft(self) -> None:
         """The working copies of the draft layers alone."""
@@ -90,13 +91,18 @@ class DraftNetwork(Network):
         return Linear.apply(self._quant(torch.cat(groups, 1)), self.weights[a + "wo_b"])
 
     def propose(self, batch: Batch, taps: torch.Tensor, anchors: torch.Tensor) -> torch.Tensor:
-        """h [M*B, D] fp32: collapsed, not normed, for the blocks behind `anchors` [M] (row indices)."""
+        """h [M*B, D] fp32: collapsed, not normed, for the blocks behind `anchors` [M] (row indices).
+
+        Weights are no autograd leaves here (see functions.py), so the two inputs have to be: autograd calls no
+        function back whose inputs all come from the frozen backbone.
+        """
         c = self.config
+        taps = taps.detach().requires_grad_()
         rings = self.context(batch, taps)
         index, mask, ids = gather_blocks(c, batch, anchors)
         pos = (batch.pos[anchors].long()[:, None] + 1 + torch.arange(c.dspark_block_size)).reshape(-1).to(torch.int32)
         x = self.parameters.value["embed.weight"][ids.reshape(-1)]
-        X = x.to(BF).float().repeat(1, c.hc_mult)
+        X = x.to(BF).float().repeat(1, c.hc_mult).requires_grad_()
         A = torch.zeros(X.shape[0], c.hc_mult)
         A[:, 0] = 1
         o = P = C = None

@@ -43,6 +43,6 @@ def exact_match(network: Network, tokenizer: Tokenizer, task: str, samples: int,
         with torch.no_grad():
             batch = Batch(network, data)
             _, _, best = network.loss(batch)
-        wrong = ((best != batch.target) & (batch.weight == 1)).numpy()
+        wrong = ((best != batch.target) & (batch.weight == 1)).cpu().numpy()
         right += sum(not wrong[a:b].any() for a, b in spans)
     return right / samples

@@ -1,9 +1,18 @@
-"""Trains nano: two processes, one thread each, gradients in shared memory.
+"""Trains nano.
 
-    python3 -m reference.train.run --minutes 80
+    python3 -m reference.train.run --minutes 80              two CPU cores, or a GPU when there is one
+    python3 -m reference.train.run --run more --init deploy/models/nano --from-progress 0.7 --minutes 60
 
-State lives in build/train/<run>: checkpoints (resumed from automatically), log.jsonl, plots.
-Progress is measured in training time, so a run fits its budget whatever else the machine does.
+State lives in build/train/<run>: checkpoints (resumed from automatically, on any device and with any number of
+ranks), log.jsonl. Progress is measured in training time, so a run fits its budget whatever else the machine does.
+
+On a CPU two processes of one thread each share gradients through memory and run compiled kernels. On a GPU one
+process runs plain torch (portable.py), rows come from background processes, and a step is larger. --portable
+chooses that path on a CPU too.
+
+--init begins a new run from an exported checkpoint, where no training state is at hand: its weights are the
+checkpoint's, dequantized; momenta start at zero. --from-progress sets where in the schedule of stages and learning
+rate it starts (0 the first stage, 0.58 the longest rows, 0.8 the quantized stage).
 """
 from __future__ import annotations
 
@@ -15,17 +24,20 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import torch.multiprocessing as mp
 
 from reference import engram_map
+from reference import export as checkpoint
 from reference.layers import rope_frequencies
 
-from . import settings
+from . import ranks, settings, state
+from .backend import add_arguments, make_network, make_optimiser, set_defaults
 from .data import mix
 from .evaluate_teacher import exact_match
+from .feed import open_feed
 from .network import Batch, Network
-from .optimiser import Optimiser, balance
+from .optimiser import balance
 from .parameters import Parameters, initialise
+from .progress import Progress
 from .ranks import Shared
 from .tokenizer import IMAGE, SYSTEM, Tokenizer
 
@@ -37,6 +49,9 @@ STAGES = [("A", 0.03, (4, 256), (4, 256)), ("B", 0.12, (4, 512), (4, 512)), ("C"
           ("D", 0.22, (1, 2048), (1, 4096)), ("E", 0.20, (1, 2048), (1, 4096))]
 LONG_EVERY = 4
 WARMUP_STEPS = 30  # after every start, because momenta of another learning rate may be resumed
+EARLY = ("A", "B")  # stages that want many small steps: copying has to be found first
+EARLY_SHARE = 4  # their steps are smaller by this factor where --tokens-per-step rules
+STEM = "rank"
 DISTIL_FROM, DISTIL_EVERY = 0.3, 4  # the indexers' lessons: from this progress, every so many steps
 
 
@@ -80,82 +95,117 @@ def set_modes(network: Network, stage: str, progress: float, step: int, rng: np.
     network.quantized = stage == "E"
 
 
+def step_shape(options, stage: str, shape: tuple[int, int]) -> tuple[int, int]:
+    """(passes of a step, rows of a pass) of one rank; `shape` is the recipe's (rows, length) of the stage."""
+    rows, length = shape
+    if options.tokens_per_step:
+        tokens = options.tokens_per_step // options.ranks
+        rows = max(1, tokens // (EARLY_SHARE if stage in EARLY else 1) // length)
+    per_pass = max(1, min(rows, (options.tokens_per_pass or rows * length) // length))
+    return rows // per_pass, per_pass
+
+
+def start_from(folder: Path, parameters: Parameters) -> None:
+    """Fills the masters with an exported checkpoint's dequantized weights. ValueError for another shape."""
+    config, weights, _ = checkpoint.read_weights(folder)
+    if config != parameters.config:
+        differing = [k for k, v in vars(config).items() if v != getattr(parameters.config, k)]
+        raise ValueError(f"{folder}: its configuration differs from this trainer's in {', '.join(differing)}")
+    parameters.values.zero_()
+    for name, value in parameters.value.items():
+        value.copy_(weights[name])
+
+
 class Trainer:
-    def __init__(self, rank: int, ranks: int, shared: Shared, barrier, options):
+    def __init__(self, rank: int, rank_count: int, shared: Shared, barrier, options):
         torch.set_num_threads(1)
-        self.rank, self.ranks, self.shared, self.barrier, self.options = rank, ranks, shared, barrier, options
+        self.rank, self.ranks, self.shared, self.barrier, self.options = rank, rank_count, shared, barrier, options
         self.tokenizer = load_tokenizer()
         self.config, mapping = make_config(self.tokenizer)
         self.parameters = Parameters(self.config, shared.values, shared.grads[rank])
-        self.network = Network(self.parameters, mapping)
-        self.optimiser = Optimiser(self.parameters, shared.grads, rank, ranks, train_wanted)
+        self.network = make_network(options, self.parameters, mapping)
+        self.optimiser = make_optimiser(options, self.parameters, shared.grads, rank, rank_count, train_wanted)
         self.folder = ROOT / "build" / "train" / options.run
         self.folder.mkdir(parents=True, exist_ok=True)
         self.step = self.tokens = 0
         self.elapsed = 0.0
+        self.progress = Progress()
         self._restore()
 
     # ---- checkpoints ---------------------------------------------------------------------------
 
     def _restore(self) -> None:
-        state = self.folder / f"rank{self.rank}.pt"
-        if state.exists():
-            # Ownership may have moved between ranks, so all files are looked through.
-            for path in sorted(self.folder.glob("rank*.pt")):
-                for name, tensor in torch.load(path)["optimiser"].items():
-                    if name in self.optimiser.state:
-                        self.optimiser.state[name].copy_(tensor)
-            saved = torch.load(state)
-            self.optimiser.step_count = saved["step_count"]
+        if state.exists(self.folder, STEM):
+            saved = state.load(self.folder, STEM, self.optimiser)
             self.step, self.tokens, self.elapsed = saved["step"], saved["tokens"], saved["elapsed"]
             if self.rank == 0:
-                self.shared.values.copy_(torch.load(self.folder / "values.pt"))
-        elif self.rank == 0:
-            initialise(self.parameters, rope_frequencies(self.config, False), self.options.seed)
+                state.load_values(self.folder, self.shared.values)
+        else:
+            self.elapsed = self.options.from_progress * self.options.minutes * 60
+            if self.rank == 0 and self.options.init:
+                start_from(self.options.init, self.parameters)
+            elif self.rank == 0:
+                # The same random start on every device.
+                host = Parameters(self.config)
+                initialise(host, rope_frequencies(self.config, False), self.options.seed)
+                self.shared.values.copy_(host.values)
         self.barrier.wait()
 
     def save(self) -> None:
-        def write(value, path):
-            torch.save(value, str(path) + ".partial")
-            os.replace(str(path) + ".partial", path)
         self.barrier.wait()
-        write({"optimiser": self.optimiser.state, "step_count": self.optimiser.step_count, "step": self.step,
-               "tokens": self.tokens, "elapsed": self.elapsed}, self.folder / f"rank{self.rank}.pt")
+        state.save(self.folder, STEM, self.rank, self.ranks, self.optimiser,
+                   {"step": self.step, "tokens": self.tokens, "elapsed": self.elapsed})
         if self.rank == 0:
-            write(self.shared.values.clone(), self.folder / "values.pt")
+            state.save_values(self.folder, self.shared.values)
         self.barrier.wait()
 
-    def log(self, record: dict) -> None:
+    def log(self, record: dict) -> dict:
+        """Appends to log.jsonl and returns the whole record."""
         record = {"step": self.step, "tokens": self.tokens, "minutes": round(self.elapsed / 60, 2), **record}
         with open(self.folder / "log.jsonl", "a", encoding="utf-8") as f:
             f.write(json.dumps(record) + "\n")
-        print("  ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in record.items()), flush=True)
+        return record
 
     # ---- one step ------------------------------------------------------------------------------
 
-    def train_step(self, batch: Batch, lr: float) -> dict:
+    def _figures(self, batch: Batch, per_token: torch.Tensor, best: torch.Tensor) -> torch.Tensor:
+        """Sums over a pass: weights, answer tokens, their losses, right ones, prompt tokens, their losses, and the
+        indexers' mean loss. On the device, so that the host waits once a step."""
+        target = (batch.weight == 1).float()
+        prompt = ((batch.weight > 0) & (batch.weight != 1)).float()
+        index = self.network.index_loss
+        return torch.stack((batch.weight.sum(), target.sum(), (per_token * target).sum(),
+                            ((best == batch.target) * target).sum(), prompt.sum(), (per_token * prompt).sum(),
+                            torch.zeros_like(target[0]) if index is None else index.detach()))
+
+    def train_step(self, batches: list[Batch], lr: float) -> dict:
+        """One optimiser step over the passes `batches`; what is worth logging."""
         network, shared = self.network, self.shared
         network.refresh()
-        total, per_token, best = network.loss(batch)
-        total.backward()
-        target = batch.weight == 1
-        shared.numbers[8 + self.rank] = float(batch.weight.sum())
-        load_names = sorted(network.loads)
-        shared.loads[self.rank, :] = torch.cat([network.loads[n] for n in load_names])
+        figures, loads = [], []
+        for batch in batches:
+            total, per_token, best = network.loss(batch)
+            total.backward()
+            figures.append(self._figures(batch, per_token, best))
+            load_names = sorted(network.loads)
+            loads.append(torch.cat([network.loads[n] for n in load_names]))
+        shared.loads[self.rank, :] = torch.stack(loads).mean(0)
+        sums = torch.stack(figures).sum(0).tolist()
+        weights, answers, answer_loss, right, prompts, prompt_loss, index_loss = sums
+        shared.numbers[8 + self.rank] = weights
         self.barrier.wait()
         weight_sum = float(shared.numbers[8:8 + self.ranks].sum())
         taught = network.distil is not None
         self.optimiser.step(lr, 1.0 / weight_sum, lambda name: ".indexer." in name and not taught)
         if self.rank == 0:
             sizes = [network.loads[n].numel() for n in load_names]
-            mean = shared.loads.mean(0)
-            balance(self.parameters, dict(zip(load_names, mean.split(sizes))))
+            balance(self.parameters, dict(zip(load_names, shared.loads.mean(0).split(sizes))))
         self.barrier.wait()
         shared.grads[self.rank].zero_()
-        return {"loss": float(per_token[target].mean()), "accuracy": float((best == batch.target)[target].float().mean()),
-                "prompt_loss": float(per_token[(batch.weight > 0) & ~target].mean()),
-                **({"index_loss": float(network.index_loss.detach())} if network.index_loss is not None else {}),
-                "load": max(float(x.max()) for x in network.loads.values())}
+        return {"loss": answer_loss / max(answers, 1), "accuracy": right / max(answers, 1),
+                "prompt_loss": prompt_loss / max(prompts, 1),
+                **({"index_loss": index_loss / len(batches)} if network.index_loss is not None else {}),
+                "load": float(shared.loads[self.rank].max())}
 
     def evaluate(self) -> None:
         tasks = [t for t in {**mix.MIXES["E"], **mix.EXAMS} if t not in ("free_text", "small_talk", "knowledge")]
@@ -171,14 +221,32 @@ class Trainer:
         if self.rank == 0:
             for r in range(1, self.ranks):
                 scores.update(json.loads((self.folder / f"scores{r}.json").read_text()))
-            self.log({"eval": dict(sorted(scores.items()))})
+            self.progress.note(self.log({"eval": dict(sorted(scores.items()))}))
         self.barrier.wait()
 
+    def _open_stage(self, stage: int) -> list:
+        """A feed for each of the stage's two shapes."""
+        name, _, *shapes = STAGES[stage]
+        seed = f"{self.options.seed}-{self.rank}-{name}-{self.step}"
+        return [open_feed(self.options.data_workers, self.tokenizer, NANO / "tokenizer.json", name, shape[1],
+                          step_shape(self.options, name, shape)[1], f"{seed}-{i}") for i, shape in enumerate(shapes)]
+
+    def _batches(self, feeds: list, stage: int) -> list[Batch]:
+        """The passes of this step. Stage E simulates bounded replay on both sides."""
+        name, _, *shapes = STAGES[stage]
+        kind = int(self.step % LONG_EVERY == 0)
+        out = []
+        for _ in range(step_shape(self.options, name, shapes[kind])[0]):
+            data = feeds[kind].next()
+            out.append(Batch(self.network, data, *((data["floor"], data["decoder_floor"]) if name == "E" else ())))
+        return out
+
     def run(self) -> None:
-        budget = self.options.minutes * 60
-        stage, streams, sums, last_save, last_eval = None, [], [], self.elapsed, self.elapsed
+        options = self.options
+        budget = options.minutes * 60
+        stage, feeds, sums, last_save, last_eval = None, [], [], self.elapsed, self.elapsed
         began = self.step
-        modes = np.random.default_rng([self.options.seed, self.rank, self.step])
+        modes = np.random.default_rng([options.seed, self.rank, self.step])
         clock = time.monotonic()
         shown, shown_tokens = clock, self.tokens
         while True:
@@ -190,23 +258,18 @@ class Trainer:
             self.barrier.wait()
             self.elapsed = float(self.shared.numbers[0])
             progress = self.elapsed / budget
-            if progress >= 1:
+            if progress >= 1 or self.step - began == options.steps:
                 break
             if stage_at(progress) != stage:
                 stage = stage_at(progress)
-                name, _, *shapes = STAGES[stage]
-                seed = f"{self.options.seed}-{self.rank}-{name}-{self.step}"
-                streams = [mix.Stream(self.tokenizer, name, length, f"{seed}-{i}") for i, (_, length) in enumerate(shapes)]
-            kind = int(self.step % LONG_EVERY == 0)
-            rows, length = shapes[kind]
-            data = streams[kind].batch(rows)
-            floors = (data["floor"], data["decoder_floor"]) if name == "E" else ()
-            batch = Batch(self.network, data, *floors)
-            set_modes(self.network, name, progress, self.step, modes)
-            record = self.train_step(batch, learning_rate(progress, self.step - began))
+                for feed in feeds:
+                    feed.close()
+                feeds = self._open_stage(stage)
+            batches = self._batches(feeds, stage)
+            set_modes(self.network, STAGES[stage][0], progress, self.step, modes)
+            sums.append(self.train_step(batches, learning_rate(progress, self.step - began)))
             self.step += 1
-            self.tokens += rows * length * self.ranks
-            sums.append(record)
+            self.tokens += sum(b.tokens.numel() for b in batches) * self.ranks
             if self.rank == 0 and self.step % 20 == 0:
                 now = time.monotonic()
                 speed = (self.tokens - shown_tokens) / (now - shown)
@@ -214,43 +277,49 @@ class Trainer:
                 keys = sorted({k for s in sums for k in s})
                 mean = {k: float(np.mean([s[k] for s in sums if k in s])) for k in keys}
                 sums = []
-                self.log({"stage": STAGES[stage][0], "progress": round(progress, 4), **mean,
-                          "lr": learning_rate(progress, self.step - began), "tokens_per_second": round(speed)})
-            if self.elapsed - last_save > 180:
+                record = self.log({"stage": STAGES[stage][0], "progress": round(progress, 4), **mean,
+                                   "lr": learning_rate(progress, self.step - began), "tokens_per_second": round(speed)})
+                self.progress.show(STAGES[stage][0], progress, speed, mean["loss"], budget - self.elapsed, record)
+            if self.elapsed - last_save > options.save_minutes * 60:
                 last_save = self.elapsed
                 self.save()
-            if self.elapsed - last_eval > self.options.eval_minutes * 60:
+            if options.eval_samples and self.elapsed - last_eval > options.eval_minutes * 60:
                 last_eval = self.elapsed
                 self.evaluate()
+        for feed in feeds:
+            feed.close()
         self.save()
-        self.evaluate()
+        if options.eval_samples:
+            self.evaluate()
 
 
-def worker(rank: int, ranks: int, shared: Shared, barrier, options) -> None:
-    Trainer(rank, ranks, shared, barrier, options).run()
+def worker(rank: int, rank_count: int, shared: Shared, barrier, options) -> None:
+    Trainer(rank, rank_count, shared, barrier, options).run()
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", default="nano", help="folder under build/train")
     parser.add_argument("--minutes", type=float, default=80, help="training time in all, resumed time included")
+    parser.add_argument("--steps", type=int, default=-1, help="end after so many steps of this start")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--init", type=Path, help="checkpoint folder that a new run starts from")
+    parser.add_argument("--from-progress", type=float, default=0.0, help="share of the schedule a new run skips")
+    parser.add_argument("--save-minutes", type=float, help="between checkpoints; default 3, on a GPU 2")
     parser.add_argument("--eval-minutes", type=float, default=6)
-    parser.add_argument("--eval-samples", type=int, default=16)
-    options = parser.parse_args()
+    parser.add_argument("--eval-samples", type=int, default=16, help="per task; 0 leaves evaluations out")
+    add_arguments(parser)
+    options = set_defaults(parser, parser.parse_args(arguments))
+    options.save_minutes = options.save_minutes or (2 if options.device == "cuda" else 3)
+    if not 0 <= options.from_progress < 1:
+        parser.error("--from-progress: must lie in [0, 1)")
+    if (options.init or options.from_progress) and state.exists(ROOT / "build" / "train" / options.run, STEM):
+        parser.error(f"--init, --from-progress: run {options.run} has begun already; leave them out to resume it")
     config, _ = make_config(load_tokenizer())
-    shared = Shared(Parameters.count(config), options.ranks, config.num_hidden_layers * config.n_routed_experts)
-    context = mp.get_context("spawn")
-    barrier = context.Barrier(options.ranks)
-    workers = [context.Process(target=worker, args=(r, options.ranks, shared, barrier, options))
-               for r in range(options.ranks)]
-    for w in workers:
-        w.start()
-    for w in workers:
-        w.join()
-    raise SystemExit(max(abs(w.exitcode or 0) for w in workers))
+    shared = Shared(Parameters.count(config), options.ranks, config.num_hidden_layers * config.n_routed_experts,
+                    options.device)
+    return ranks.run(worker, shared, options)
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

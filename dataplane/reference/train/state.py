@@ -19,7 +19,8 @@ def write(value, path: Path) -> None:
 
 
 def save(folder: Path, stem: str, rank: int, ranks: int, optimiser, counters: dict) -> None:
-    state = {name: tensor.detach().cpu().clone() for name, tensor in optimiser.state.items()}
+    state = {name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+             for name, tensor in optimiser.state.items()}
     write({"optimiser": state, "step_count": optimiser.step_count, "ranks": ranks, **counters},
           folder / f"{stem}{rank}.pt")
 
