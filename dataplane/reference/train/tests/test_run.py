@@ -1,0 +1,172 @@
+"""Runs as a user starts them, a few steps long: resuming across paths, starting from a checkpoint, reporting."""
+import io
+
+import numpy as np
+import pytest
+import torch
+
+from reference import export as checkpoint
+from reference import inventory, numerics
+from reference.layers import rope_frequencies
+from reference.train import feed, parameters, progress, run, state
+from reference.train.data import mix
+from reference.train.optimiser import Optimiser, PortableOptimiser
+
+TINY = ["--device", "cpu", "--ranks", "1", "--minutes", "600", "--tokens-per-step", "512", "--eval-samples", "0"]
+
+
+@pytest.fixture(scope="module")
+def made():
+    tokenizer = run.load_tokenizer()
+    config, mapping = run.make_config(tokenizer)
+    return tokenizer, config, mapping
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(run, "ROOT", tmp_path)
+    return tmp_path / "build" / "train" / "scratch"
+
+
+def train(*arguments):
+    assert run.main(["--run", "scratch", *TINY, *arguments]) == 0
+
+
+@pytest.mark.parametrize("first, second", [(["--portable"], []), ([], ["--portable"])])
+def test_a_state_of_one_path_is_resumed_by_the_other(folder, first, second):
+    train("--steps", "3", *first)
+    before = torch.load(folder / "rank0.pt")
+    assert before["step"] == before["step_count"] == 3 and before["tokens"] == 3 * 256
+    values = torch.load(folder / "values.pt")
+    train("--steps", "0", *second)  # loads and saves
+    after = torch.load(folder / "rank0.pt")
+    assert torch.equal(torch.load(folder / "values.pt"), values)
+    assert set(after["optimiser"]) == set(before["optimiser"])
+    assert all(torch.equal(after["optimiser"][n], t) for n, t in before["optimiser"].items())
+    assert after["step"] == 3 and after["elapsed"] >= before["elapsed"]
+    train("--steps", "1", *second)
+    moved = torch.load(folder / "values.pt")
+    assert torch.load(folder / "rank0.pt")["step"] == 4
+    assert not torch.equal(moved, values) and moved.isfinite().all()
+
+
+def test_both_paths_go_the_same_way(folder, made):
+    """Two steps from the same start: what the weights have moved by points the same way."""
+    _, config, _ = made
+    start = parameters.Parameters(config)
+    parameters.initialise(start, rope_frequencies(config, False), 1)
+    moved = []
+    for path in ([], ["--portable"]):
+        train("--steps", "2", *path)
+        moved.append(torch.load(folder / "values.pt") - start.values)
+        for file in folder.iterdir():
+            file.unlink()
+    assert torch.dot(*moved) / (moved[0].norm() * moved[1].norm()) > 0.9
+
+
+def test_ranks_may_change_between_starts(tmp_path, made):
+    _, config, _ = made
+    p = parameters.Parameters(config)
+    owners = [Optimiser(p, [p.grads, p.grads], rank, 2, run.train_wanted) for rank in (0, 1)]
+    for rank, owner in enumerate(owners):
+        owner.step_count = 7
+        for name, tensor in owner.state.items():
+            tensor.fill_(float(len(name)))
+        state.save(tmp_path, "rank", rank, 2, owner, {"step": 9})
+    alone = PortableOptimiser(p, [p.grads], 0, 1, run.train_wanted)
+    assert state.load(tmp_path, "rank", alone) == {"step": 9, "step_count": 7}
+    assert all((tensor == len(name)).all() for name, tensor in alone.state.items())
+    for tensor in alone.state.values():
+        tensor.fill_(1.0)
+    state.save(tmp_path, "rank", 0, 1, alone, {"step": 10})  # leaves rank1.pt of the earlier save behind
+    for owner in owners:
+        assert state.load(tmp_path, "rank", owner)["step"] == 10
+        assert all((tensor == 1).all() for tensor in owner.state.values())
+
+
+def test_a_state_of_before_the_rank_count_was_kept_is_resumed(tmp_path, made):
+    _, config, _ = made
+    p = parameters.Parameters(config)
+    for rank in (0, 1):
+        owner = Optimiser(p, [p.grads, p.grads], rank, 2, run.train_wanted)
+        for tensor in owner.state.values():
+            tensor.fill_(2.0)
+        state.save(tmp_path, "rank", rank, 2, owner, {"step": 9, "tokens": 5, "elapsed": 1.0})
+        saved = torch.load(tmp_path / f"rank{rank}.pt")
+        del saved["ranks"]
+        torch.save(saved, tmp_path / f"rank{rank}.pt")
+    alone = Optimiser(p, [p.grads], 0, 1, run.train_wanted)
+    assert state.load(tmp_path, "rank", alone)["tokens"] == 5
+    assert all((tensor == 2).all() for tensor in alone.state.values())
+
+
+def test_a_run_starts_from_the_dequantized_weights_of_a_checkpoint(folder, tmp_path, made, capsys):
+    _, config, mapping = made
+    source = parameters.Parameters(config)
+    parameters.initialise(source, rope_frequencies(config, False), 5)
+    checkpoint.export(dict(source.value), config, tmp_path / "model", mapping.tolist())
+    train("--init", str(tmp_path / "model"), "--from-progress", "0.5", "--steps", "0")
+    got = parameters.Parameters(config, torch.load(folder / "values.pt"))
+    rounded = {"fp8": numerics.fp8_weight, "fp4": numerics.fp4_weight, "rows": numerics.fp8_rows,
+               "bf16": numerics.round_bf16, "f32": lambda x: x}
+    for parameter in inventory.parameters(config):
+        assert torch.equal(got.value[parameter.name], rounded[parameter.kind](source.value[parameter.name]))
+    saved = torch.load(folder / "rank0.pt")
+    assert saved["step"] == 0 and 300 * 60 <= saved["elapsed"] < 301 * 60
+    assert not any(tensor.any() for tensor in saved["optimiser"].values())
+    with pytest.raises(SystemExit):
+        train("--init", str(tmp_path / "model"))
+    assert "has begun already" in capsys.readouterr().err
+
+
+def test_a_checkpoint_of_another_shape_is_refused(tmp_path, made):
+    _, config, mapping = made
+    source = parameters.Parameters(config)
+    checkpoint.export(dict(source.value), config, tmp_path, mapping.tolist())
+    text = (tmp_path / "config.json").read_text()
+    assert '"index_topk": 128' in text
+    (tmp_path / "config.json").write_text(text.replace('"index_topk": 128', '"index_topk": 64'))
+    with pytest.raises(ValueError, match="differs from this trainer's in index_topk"):
+        run.start_from(tmp_path, parameters.Parameters(config))
+
+
+def test_background_rows_are_those_made_in_place(made):
+    tokenizer, _, _ = made
+    behind = feed.open_feed(1, tokenizer, run.NANO / "tokenizer.json", "A", 256, 2, "seed")
+    try:
+        here = mix.Stream(tokenizer, "A", 256, "seed-0")
+        for _ in range(3):
+            want, got = here.batch(2), behind.next()
+            assert set(want) == set(got) and all(np.array_equal(want[k], got[k]) for k in want)
+    finally:
+        behind.close()
+
+
+def test_steps_are_cut_into_passes():
+    class Options:
+        tokens_per_step, tokens_per_pass, ranks = None, None, 2
+    assert run.step_shape(Options, "C", (1, 2048)) == (1, 1)
+    Options.tokens_per_step, Options.tokens_per_pass, Options.ranks = 65536, 32768, 1
+    assert run.step_shape(Options, "C", (1, 2048)) == (2, 16)
+    assert run.step_shape(Options, "D", (1, 4096)) == (2, 8)
+    assert run.step_shape(Options, "A", (4, 256)) == (1, 64)  # a quarter: copying wants many small steps
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_a_terminal_gets_a_bar_and_a_file_gets_lines():
+    record = {"step": 20, "loss": 0.25}
+    screen, file = Terminal(), io.StringIO()
+    for out in (screen, file):
+        reporter = progress.Progress(out)
+        reporter.show("C", 0.5, 2485.0, 0.25, 3725, record)
+        reporter.note({"eval": "done"})
+    assert file.getvalue() == "step 20  loss 0.25\neval done\n"
+    assert "C  50.0% [" in screen.getvalue() and "2,485 tok/s  loss 0.250  left 1:02:05" in screen.getvalue()
+    assert screen.getvalue().endswith("\r\x1b[Keval done\n")
+    line = progress.bar("C", 0.5, 2485.0, 0.25, 3725, 79)
+    assert len(line) == 79 and abs(line.count("#") - line.count(".") + 2) <= 2  # two dots are of the figures
+    assert len(progress.bar("C", 0.5, 2485.0, 0.25, 3725, 30)) == 30
