@@ -170,3 +170,18 @@ def test_a_terminal_gets_a_bar_and_a_file_gets_lines():
     line = progress.bar("C", 0.5, 2485.0, 0.25, 3725, 79)
     assert len(line) == 79 and abs(line.count("#") - line.count(".") + 2) <= 2  # two dots are of the figures
     assert len(progress.bar("C", 0.5, 2485.0, 0.25, 3725, 30)) == 30
+
+
+def test_a_log_whose_tasks_change_can_be_drawn():
+    pytest.importorskip("matplotlib", reason="plots need matplotlib")
+    from reference.train import plot
+    step = {"loss": 1.0, "prompt_loss": 2.0, "accuracy": 0.5, "stage": "A"}
+    records = [{**step, "tokens": 0}, {**step, "tokens": 1e6, "stage": "B"}, {"tokens": 5e5, "eval": {"echo": 0.1}},
+               {"tokens": 1e6, "eval": {"echo": 0.2, "json": 0.4}}, {"phase": "draft", "minutes": 1, "accepted": 0.5},
+               {"phase": "draft", "minutes": 0.5, "accepted": 0.7},
+               {"phase": "draft-eval", "accepted": {"without_bonus": 1.5}}]
+    losses, tasks, drafts = plot.draw(records).axes
+    assert [line.get_label() for line in tasks.lines] == ["json 0.40", "echo 0.20"]
+    assert [list(line.get_xdata()) for line in tasks.lines] == [[1.0], [0.5, 1.0]]
+    assert [t.get_text() for t in losses.texts] == ["A", "B"]
+    assert [list(line.get_ydata()) for line in drafts.lines][:2] == [[0.5], [0.7]]
