@@ -41,9 +41,9 @@ EXAMS: dict[str, Maker] = {
 }
 
 # Weights by document. A document with tools has about 1,200 tokens, a session 400, other short ones 60.
-_GENERAL = {"session": 20, "arithmetic": 14, "strings": 5, "json": 8, "echo": 8, "multi_turn": 6, "lists": 3,
-            "greeting": 2, "identity": 4, "small_talk": 2, "knowledge": 3, "story": 3, "free_text": 1, "unknown": 2,
-            "tools": 7}
+_GENERAL = {"session": 20, "arithmetic": 14, "strings": 12, "json": 7, "echo": 10, "multi_turn": 6, "lists": 4,
+            "greeting": 2, "identity": 4, "small_talk": 2, "knowledge": 3, "story": 2, "free_text": 1, "unknown": 7,
+            "tools": 8}
 MIXES: dict[str, dict[str, float]] = {
     "A": {"pool_copy": 55, "recall_pool": 30, "greeting": 2, "identity": 3, "small_talk": 2,
           "arithmetic": 4, "echo": 4},

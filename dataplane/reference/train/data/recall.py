@@ -119,7 +119,7 @@ def _unstated(rng: random.Random, facts: list[Fact]) -> Fact:
 
 
 def recall(rng: random.Random, length: int, small: bool = False, once: bool = False,
-           unknown: float = 0.08) -> Sample:
+           unknown: float = 0.15) -> Sample:
     """A text of about `length` tokens, facts among filler, then questions about them.
 
     Many questions share one text, because the text is what costs and the answers are what teaches;
