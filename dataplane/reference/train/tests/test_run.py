@@ -8,7 +8,7 @@ import torch
 from reference import export as checkpoint
 from reference import inventory, numerics
 from reference.layers import rope_frequencies
-from reference.train import feed, parameters, progress, run, state
+from reference.train import feed, parameters, plot, progress, run, state
 from reference.train.data import mix
 from reference.train.optimiser import Optimiser, PortableOptimiser
 
@@ -173,8 +173,6 @@ def test_a_terminal_gets_a_bar_and_a_file_gets_lines():
 
 
 def test_a_log_whose_tasks_change_can_be_drawn():
-    pytest.importorskip("matplotlib", reason="plots need matplotlib")
-    from reference.train import plot
     step = {"loss": 1.0, "prompt_loss": 2.0, "accuracy": 0.5, "stage": "A"}
     records = [{**step, "tokens": 0}, {**step, "tokens": 1e6, "stage": "B"}, {"tokens": 5e5, "eval": {"echo": 0.1}},
                {"tokens": 1e6, "eval": {"echo": 0.2, "json": 0.4}}, {"phase": "draft", "minutes": 1, "accepted": 0.5},
