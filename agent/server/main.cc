@@ -40,8 +40,10 @@ void declare(CLI::App& app, Flags& flags) {
   app.add_option("--controller", flags.controller, "URL of the controller, http://host:port")
       ->required();
   app.add_option("--node-id", flags.node_id, "this node's name in the cluster")->required();
-  app.add_option("--host-id", flags.host_id,
-                 "nodes with equal host ids share memory; by default the node's name");
+  app.add_option(
+      "--host-id", flags.host_id,
+      "nodes with equal host ids share memory, so two clusters on one machine need two; by "
+      "default the node's name");
   app.add_option("--listen", flags.listen,
                  "host:port of the agent's REST interface; its workers listen on the same host, so "
                  "it must be an address that the other nodes reach")

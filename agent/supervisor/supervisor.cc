@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "agent/supervisor/bounded_log.h"
+#include "api/admin/shared_memory.h"
 #include "common/check.h"
 #include "common/mapped_file.h"
 #include "common/process/child_process.h"
@@ -34,10 +35,9 @@ absl::Status make_folder(const std::string& path) {
       str_cat("cannot create the folder ", path, ": ", error.message()));
 }
 
-/// Removes the shared memory of a dead worker. Regions are named "millrace-<worker id>+..."; the
-/// plus sign is in no id, so that prefill-1 does not own what prefill-10 made.
-void remove_shared_memory(const std::string& worker_id) {
-  const std::string prefix = str_cat("millrace-", worker_id, "+");
+/// Removes the shared memory of a dead worker.
+void remove_shared_memory(const api::admin::SharedMemoryOwner& owner) {
+  const std::string prefix = api::admin::shared_memory_prefix(owner);
   std::error_code error;
   for (std::filesystem::directory_iterator entry(kSharedMemoryFolder, error), end;
        !error && entry != end; entry.increment(error)) {
@@ -82,7 +82,7 @@ struct Supervisor::Impl {
 
 void Supervisor::Impl::clean_up_after(const std::string& worker_id) const {
   unlink(ready_file(worker_id).c_str());
-  remove_shared_memory(worker_id);
+  remove_shared_memory({.host_id = options.node.host_id, .worker_id = worker_id});
 }
 
 Supervisor::Supervisor(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

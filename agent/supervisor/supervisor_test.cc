@@ -170,15 +170,18 @@ TEST_F(SupervisorTest, TheSharedMemoryOfADeadWorkerIsRemovedAndNoOthers) {
   const std::string id = unique_id("decode");
   absl::StatusOr<std::int64_t> pid = supervisor_->start(worker(id), 1);
   ASSERT_TRUE(next<core::BecameReady>().has_value());
-  const std::string own = str_cat("/millrace-", id, "+17");
-  const std::string others = str_cat("/millrace-", id, "0+17");
-  make_shared_memory(own);
-  make_shared_memory(others);
+  const std::string own = str_cat("/millrace-h0+", id, "+17");
+  const std::string longer_name = str_cat("/millrace-h0+", id, "0+17");
+  // Another cluster on this machine: its workers have the same ids, its host id is another.
+  const std::string other_cluster = str_cat("/millrace-h1+", id, "+17");
+  for (const std::string& name : {own, longer_name, other_cluster}) make_shared_memory(name);
   kill(static_cast<pid_t>(*pid), SIGKILL);
   ASSERT_TRUE(next<core::Exited>().has_value());
   EXPECT_FALSE(has_shared_memory(own));
-  EXPECT_TRUE(has_shared_memory(others));
-  shm_unlink(others.c_str());
+  for (const std::string& name : {longer_name, other_cluster}) {
+    EXPECT_TRUE(has_shared_memory(name)) << name;
+    shm_unlink(name.c_str());
+  }
 }
 
 TEST_F(SupervisorTest, LogsAreRotated) {

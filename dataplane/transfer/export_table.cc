@@ -1,37 +1,20 @@
 #include "dataplane/transfer/export_table.h"
 
-#include <algorithm>
 #include <utility>
 
+#include "api/admin/id.h"
 #include "common/str_cat.h"
 #include "dataplane/transfer/crc32c.h"
 
 namespace millrace::dataplane::transfer {
-namespace {
 
-absl::Status check_worker_id(const std::string& worker_id) {
-  const bool is_good = !worker_id.empty() && worker_id.size() <= 64 &&
-                       std::all_of(worker_id.begin(), worker_id.end(), [](char c) {
-                         return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
-                                (c >= '0' && c <= '9') || c == '-' || c == '_' || c == '.';
-                       });
-  if (is_good) return absl::OkStatus();
-  return absl::InvalidArgumentError(str_cat(
-      "worker id \"", worker_id, "\": use 1 to 64 letters, digits, dots, dashes and underscores"));
-}
-
-}  // namespace
-
-// The trailing '+' cannot occur in an id, so "w-1" does not claim the regions of "w-1-2".
-std::string export_name_prefix(const std::string& worker_id) {
-  return str_cat("millrace-", worker_id, "+");
-}
-
-absl::StatusOr<std::unique_ptr<ExportTable>> ExportTable::open(const std::string& worker_id,
-                                                               std::uint32_t incarnation,
-                                                               const ExportLimits& limits) {
-  if (absl::Status status = check_worker_id(worker_id); !status.ok()) return status;
-  const std::string prefix = export_name_prefix(worker_id);
+absl::StatusOr<std::unique_ptr<ExportTable>> ExportTable::open(
+    const api::admin::SharedMemoryOwner& self, std::uint32_t incarnation,
+    const ExportLimits& limits) {
+  for (const std::string& id : {self.host_id, self.worker_id}) {
+    if (!api::admin::is_plain_id(id)) return api::admin::plain_id_error(id);
+  }
+  const std::string prefix = api::admin::shared_memory_prefix(self);
   remove_shared_regions(prefix);
   return std::unique_ptr<ExportTable>(new ExportTable(prefix, incarnation, limits));
 }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "api/admin/shared_memory.h"
 #include "common/time_point.h"
 #include "dataplane/transfer/shared_region.h"
 
@@ -49,11 +50,11 @@ struct ExportUsage {
 class ExportTable {
  public:
   /// Export ids carry `incarnation` in their upper half, so that an id of a process before a
-  /// restart names nothing here. Regions that an earlier process with this worker id left are
-  /// removed. kInvalidArgument when the worker id cannot be part of a file name.
-  static absl::StatusOr<std::unique_ptr<ExportTable>> open(const std::string& worker_id,
-                                                           std::uint32_t incarnation,
-                                                           const ExportLimits& limits);
+  /// restart names nothing here. Regions that an earlier process of this worker left are removed.
+  /// kInvalidArgument when one of the ids is not plain ("api/admin/id.h").
+  static absl::StatusOr<std::unique_ptr<ExportTable>> open(
+      const api::admin::SharedMemoryOwner& self, std::uint32_t incarnation,
+      const ExportLimits& limits);
 
   /// Makes a region of that size, lets `fill` write it, and keeps it until now + time_to_live.
   /// kResourceExhausted when the limits or the host leave no room now, kInvalidArgument when the
@@ -96,8 +97,5 @@ class ExportTable {
   std::uint32_t next_ = 1;                  // guarded by mutex_
   ExportUsage usage_;                       // guarded by mutex_; counts exports being filled too
 };
-
-/// What the names of a worker's regions begin with.
-std::string export_name_prefix(const std::string& worker_id);
 
 }  // namespace millrace::dataplane::transfer

@@ -15,17 +15,20 @@ namespace millrace::dataplane::transfer {
 namespace {
 
 using namespace std::chrono_literals;
-using ::testing::HasSubstr;
+using api::admin::shared_memory_prefix;
+using api::admin::SharedMemoryOwner;
 
 constexpr TimePoint kStart{};
 
-/// A worker id no other test process has.
-std::string unique_worker(const std::string& name) { return str_cat(name, "-", ::getpid()); }
+/// A worker that no other test process has.
+SharedMemoryOwner unique_worker(const std::string& name) {
+  return {.host_id = "host", .worker_id = str_cat(name, "-", ::getpid())};
+}
 
-int regions_of(const std::string& worker_id) {
+int regions_of(const SharedMemoryOwner& worker) {
   int count = 0;
   for (const auto& file : std::filesystem::directory_iterator("/dev/shm")) {
-    if (file.path().filename().string().starts_with(export_name_prefix(worker_id))) ++count;
+    if (file.path().filename().string().starts_with(shared_memory_prefix(worker))) ++count;
   }
   return count;
 }
@@ -38,7 +41,7 @@ std::function<absl::Status(std::span<std::byte>)> fill_with(char value) {
 }
 
 TEST(ExportTable, KeepsBytesUntilReleasedAndThenLeavesNothing) {
-  const std::string worker = unique_worker("keeps");
+  const SharedMemoryOwner worker = unique_worker("keeps");
   auto table = *ExportTable::open(worker, 7, {});
   const auto ticket = table->add({1, "r"}, 1000, fill_with('x'), kStart);
   ASSERT_TRUE(ticket.ok()) << ticket.status();
@@ -61,7 +64,7 @@ TEST(ExportTable, KeepsBytesUntilReleasedAndThenLeavesNothing) {
 }
 
 TEST(ExportTable, DestructionRemovesEveryRegion) {
-  const std::string worker = unique_worker("destroys");
+  const SharedMemoryOwner worker = unique_worker("destroys");
   {
     auto table = *ExportTable::open(worker, 1, {});
     for (int i = 0; i < 5; ++i) ASSERT_TRUE(table->add({1, "r"}, 100, fill_with(1), kStart).ok());
@@ -71,15 +74,37 @@ TEST(ExportTable, DestructionRemovesEveryRegion) {
 }
 
 TEST(ExportTable, AnEarlierProcessLeftoversGoAndOthersStay) {
-  const std::string worker = unique_worker("stale");
-  const std::string other = worker + "-2";
-  auto left_over = SharedRegion::create(str_cat(export_name_prefix(worker), 99), 10);
-  auto foreign = SharedRegion::create(str_cat(export_name_prefix(other), 99), 10);
-  ASSERT_TRUE(left_over.ok());
-  ASSERT_TRUE(foreign.ok());
+  const SharedMemoryOwner worker = unique_worker("stale");
+  SharedMemoryOwner longer_name = worker;
+  longer_name.worker_id += "-2";
+  // Another cluster on this machine: its workers have the same ids, its host id is another.
+  SharedMemoryOwner other_cluster = worker;
+  other_cluster.host_id = "host-2";
+  std::vector<SharedRegion> regions;
+  for (const SharedMemoryOwner& owner : {worker, longer_name, other_cluster}) {
+    auto region = SharedRegion::create(str_cat(shared_memory_prefix(owner), 99), 10);
+    ASSERT_TRUE(region.ok()) << region.status();
+    regions.push_back(*std::move(region));
+  }
   auto table = ExportTable::open(worker, 1, {});
   EXPECT_EQ(regions_of(worker), 0);
-  EXPECT_EQ(regions_of(other), 1);
+  EXPECT_EQ(regions_of(longer_name), 1);
+  EXPECT_EQ(regions_of(other_cluster), 1);
+}
+
+TEST(ExportTable, TwoClustersOnOneMachineDoNotTouchEachOthersExports) {
+  const SharedMemoryOwner first = unique_worker("twin");
+  const SharedMemoryOwner second = {.host_id = "host-2", .worker_id = first.worker_id};
+  auto table = *ExportTable::open(first, 1, {});
+  const auto ticket = table->add({1, "r"}, 100, fill_with('a'), kStart);
+  ASSERT_TRUE(ticket.ok()) << ticket.status();
+  // The same incarnation, so that the export ids are equal too.
+  auto other_table = *ExportTable::open(second, 1, {});
+  const auto other_ticket = other_table->add({1, "r"}, 100, fill_with('b'), kStart);
+  ASSERT_TRUE(other_ticket.ok()) << other_ticket.status();
+  const auto region = SharedRegion::open(ticket->shm_name, 100);
+  ASSERT_TRUE(region.ok()) << region.status();
+  EXPECT_EQ(region->bytes()[0], std::byte{'a'});
 }
 
 TEST(ExportTable, RefusesWhatIsOverItsLimits) {
@@ -98,7 +123,7 @@ TEST(ExportTable, RefusesWhatIsOverItsLimits) {
 }
 
 TEST(ExportTable, AFailedFillGivesItsRoomBack) {
-  const std::string worker = unique_worker("fill");
+  const SharedMemoryOwner worker = unique_worker("fill");
   auto table = *ExportTable::open(worker, 1, {.max_bytes = 100});
   EXPECT_EQ(table
                 ->add(
@@ -127,11 +152,24 @@ TEST(ExportTable, DropsByOwnerStreamAndAge) {
   EXPECT_EQ(table->usage().exports, 0);
 }
 
-TEST(ExportTable, AWorkerIdThatIsNoFileNameIsRefused) {
+TEST(ExportTable, AnIdThatIsNoFileNameIsRefused) {
   for (const std::string& id : {std::string("a/b"), std::string(), std::string(65, 'a'),
-                                std::string("a b"), std::string("a+b")}) {
-    EXPECT_EQ(ExportTable::open(id, 1, {}).status().code(), absl::StatusCode::kInvalidArgument);
+                                std::string("a b"), std::string("a+b"), std::string(".a")}) {
+    EXPECT_EQ(ExportTable::open({.host_id = "h", .worker_id = id}, 1, {}).status().code(),
+              absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(ExportTable::open({.host_id = id, .worker_id = "w"}, 1, {}).status().code(),
+              absl::StatusCode::kInvalidArgument);
   }
+}
+
+TEST(ExportTable, TheLongestIdsMakeANameThatAPeerOpens) {
+  const std::string pid = str_cat(::getpid());
+  auto table = *ExportTable::open(
+      {.host_id = std::string(64, 'h'), .worker_id = pid + std::string(64 - pid.size(), 'w')},
+      0xffffffff, {});
+  const auto ticket = table->add({1, "r"}, 10, fill_with(1), kStart);
+  ASSERT_TRUE(ticket.ok()) << ticket.status();
+  EXPECT_TRUE(SharedRegion::open(ticket->shm_name, 10).ok());
 }
 
 TEST(SharedRegion, ForeignNamesAndSizesAreRefused) {

@@ -25,8 +25,10 @@ class Transfer : public ::testing::Test {
  protected:
   Transfer()
       : exports_(*ExportTable::open(
-            str_cat("transfer-", ::testing::UnitTest::GetInstance()->current_test_info()->name(),
-                    "-", ::getpid()),
+            {.host_id = "host-a",
+             .worker_id = str_cat("transfer-",
+                                  ::testing::UnitTest::GetInstance()->current_test_info()->name(),
+                                  "-", ::getpid())},
             1, {})),
         service_(make_kv_service(identity_, *exports_)) {
     grpc::ServerBuilder builder;

@@ -32,8 +32,9 @@ struct Worker {
       : controls(std::make_shared<TestEngineControls>()),
         engine(controls, limits.kv_blocks),
         exports(*transfer::ExportTable::open(
-            str_cat("core-", role == Role::kPrefill ? "p" : "d", "-", ::getpid()), 1,
-            export_limits)),
+            {.host_id = "here",
+             .worker_id = str_cat("core-", role == Role::kPrefill ? "p" : "d", "-", ::getpid())},
+            1, export_limits)),
         core(*Core::create({.role = role,
                             .worker_id = role == Role::kPrefill ? "p0" : "d0",
                             .host_id = "here",

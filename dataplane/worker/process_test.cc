@@ -8,10 +8,11 @@
 #include <fstream>
 #include <random>
 
+#include "api/admin/shared_memory.h"
 #include "common/json.h"
 #include "common/mapped_file.h"
 #include "common/process/child_process.h"
-#include "dataplane/transfer/export_table.h"
+#include "dataplane/transfer/shared_region.h"
 #include "dataplane/worker/test_cluster.h"
 #include "dataplane/worker/test_single.h"
 
@@ -20,6 +21,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
+constexpr char kHostId[] = "host-a";
 constexpr char kModelFolder[] = MILLRACE_BINARY_DIR "/golden/windowed";
 
 /// Written by the reference when the tests run; its window is the real one.
@@ -34,11 +36,11 @@ std::string temporary_path(const std::string& name) {
 
 ChildSpec spec_of(const std::string& role, const std::string& id, const std::string& listen) {
   return {.program = MILLRACE_WORKER_PROGRAM,
-          .arguments = {"--role",      role,     "--model",         kModelFolder,
-                        "--model-id",  "nano",   "--worker-id",     id,
-                        "--host-id",   "host-a", "--listen",        listen,
-                        "--kv-blocks", "128",    "--max-sequences", "32",
-                        "--step-rows", "96",     "--ready-file",    temporary_path(id + ".ready"),
+          .arguments = {"--role",      role,    "--model",         kModelFolder,
+                        "--model-id",  "nano",  "--worker-id",     id,
+                        "--host-id",   kHostId, "--listen",        listen,
+                        "--kv-blocks", "128",   "--max-sequences", "32",
+                        "--step-rows", "96",    "--ready-file",    temporary_path(id + ".ready"),
                         "--log-level", "warn"},
           .output_path = temporary_path(id + ".log")};
 }
@@ -52,7 +54,7 @@ class WorkerProcess {
   }
   ~WorkerProcess() {
     child_.reset();
-    transfer::remove_shared_regions(transfer::export_name_prefix(id_));
+    remove_regions();
     std::filesystem::remove(temporary_path(id_ + ".ready"));
     std::filesystem::remove(temporary_path(id_ + ".log"));
   }
@@ -84,6 +86,11 @@ class WorkerProcess {
   ChildProcess& child() { return *child_; }
   const std::string& address() const { return address_; }
   const std::string& id() const { return id_; }
+  /// Removes what the worker left in shared memory; returns how many regions.
+  int remove_regions() const {
+    return transfer::remove_shared_regions(
+        api::admin::shared_memory_prefix({.host_id = kHostId, .worker_id = id_}));
+  }
   std::string log() const { return read_file(temporary_path(id_ + ".log")).value_or("no log"); }
   transfer::PeerIdentity identity() const {
     transfer::PeerIdentity identity{.model_id = "nano", .artifact_digest = {}};
@@ -225,7 +232,7 @@ TEST(WorkerProcess, DrainsOnSigtermAndLeavesNothingBehind) {
     ASSERT_TRUE(status.has_value());
     EXPECT_TRUE(status->is_success()) << describe(*status) << "\n" << worker->log();
   }
-  EXPECT_EQ(transfer::remove_shared_regions(transfer::export_name_prefix(prefill.id())), 0);
+  EXPECT_EQ(prefill.remove_regions(), 0);
 }
 
 TEST(WorkerProcess, ASecondSignalCutsTheDrainShort) {
@@ -243,7 +250,7 @@ TEST(WorkerProcess, ASecondSignalCutsTheDrainShort) {
   ASSERT_TRUE(status.has_value());
   EXPECT_EQ(status->code, 1);
   EXPECT_THAT(prefill.log(), HasSubstr("cut off"));
-  EXPECT_EQ(transfer::remove_shared_regions(transfer::export_name_prefix(prefill.id())), 0);
+  EXPECT_EQ(prefill.remove_regions(), 0);
 }
 
 /// Runs a worker that must fail to start; returns what it wrote.

@@ -214,8 +214,10 @@ class GrpcWorkerServer final : public WorkerServer {
 
 absl::Status GrpcWorkerServer::open(const WorkerConfig& config, Registry& metrics,
                                     const Logger& log) {
-  ASSIGN_OR_RETURN(exports_, transfer::ExportTable::open(config.worker_id, std::random_device{}(),
-                                                         config.exports));
+  const api::admin::SharedMemoryOwner self{.host_id = config.host_id,
+                                           .worker_id = config.worker_id};
+  ASSIGN_OR_RETURN(exports_,
+                   transfer::ExportTable::open(self, std::random_device{}(), config.exports));
   kv_service_ = transfer::make_kv_service(config.identity, *exports_);
   service_ = std::make_unique<EngineService>(
       config.identity, commands_, Load{.kv_blocks_total = config.limits.kv_blocks}, metrics, log);
