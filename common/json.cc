@@ -1,5 +1,10 @@
 #include "common/json.h"
 
+#include <functional>
+#include <set>
+#include <string>
+#include <vector>
+
 #include "common/str_cat.h"
 
 namespace millrace {
@@ -15,22 +20,59 @@ const Json* member(const Json& object, std::string_view key) {
   return it == object.end() ? nullptr : &*it;
 }
 
+/// Follows the parser's events and notes the first thing that our limits or RFC 8259's advice of
+/// unique names forbid. Returning false makes the parser drop the value, so nothing after it is
+/// kept.
+class Watch {
+ public:
+  explicit Watch(const JsonLimits& limits) : limits_(limits) {}
+
+  bool operator()(int depth, Json::parse_event_t event, const Json& parsed) {
+    using Event = Json::parse_event_t;
+    if (!problem_.empty()) return false;
+    if (event == Event::object_start || event == Event::array_start) {
+      if (depth >= limits_.max_depth) {
+        problem_ = str_cat("JSON is nested deeper than ", limits_.max_depth, " levels");
+      }
+      if (event == Event::object_start) names_.emplace_back();
+    } else if (event == Event::object_end) {
+      names_.pop_back();
+    } else if (event == Event::key) {
+      note_name(parsed.get_ref<const std::string&>());
+    }
+    return problem_.empty();
+  }
+
+  const std::string& problem() const { return problem_; }
+
+ private:
+  void note_name(const std::string& name) {
+    std::set<std::string>& names = names_.back();
+    if (!names.insert(name).second) {
+      problem_ =
+          str_cat("the member \"", name.substr(0, kShownBytes), "\" occurs twice in an object");
+    } else if (names.size() > limits_.max_members) {
+      problem_ = str_cat("a JSON object has more than ", limits_.max_members, " members");
+    }
+  }
+
+  static constexpr std::size_t kShownBytes = 80;
+  const JsonLimits& limits_;
+  std::vector<std::set<std::string>> names_;  // of the objects that are open, outermost first
+  std::string problem_;
+};
+
 }  // namespace
 
 absl::StatusOr<Json> parse_json(std::string_view text, const JsonLimits& limits) {
-  bool too_deep = false;
-  const auto watch_depth = [&](int depth, Json::parse_event_t event, Json&) {
-    const bool opens =
-        event == Json::parse_event_t::object_start || event == Json::parse_event_t::array_start;
-    if (opens && depth >= limits.max_depth) too_deep = true;
-    return !too_deep;
-  };
+  // The library takes a NUL for the end of the text and would not see what follows.
+  if (const std::size_t nul = text.find('\0'); nul != std::string_view::npos) {
+    return absl::InvalidArgumentError(str_cat("invalid JSON at byte ", nul + 1, ": a NUL"));
+  }
+  Watch watch(limits);
   try {
-    Json value = Json::parse(text, watch_depth);
-    if (too_deep) {
-      return absl::InvalidArgumentError(
-          str_cat("JSON is nested deeper than ", limits.max_depth, " levels"));
-    }
+    Json value = Json::parse(text, std::ref(watch));
+    if (!watch.problem().empty()) return absl::InvalidArgumentError(watch.problem());
     return value;
   } catch (const Json::parse_error& error) {
     return absl::InvalidArgumentError(

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
@@ -14,10 +15,13 @@ using Json = nlohmann::ordered_json;
 /// Limits that bytes from outside must respect.
 struct JsonLimits {
   int max_depth = 64;
+  /// Of one object. A value finds its members by linear search, so that a text with many takes
+  /// quadratic time to read: an object of 100,000 takes half a minute.
+  std::size_t max_members = 2048;
 };
 
-/// Parses text; kInvalidArgument names the byte offset and the reason (bad syntax, bad UTF-8, too
-/// deep).
+/// Parses text; kInvalidArgument names the byte offset and the reason (bad syntax, bad UTF-8), or
+/// says what else is wrong: too deep, too many members, a member (named) that occurs twice.
 absl::StatusOr<Json> parse_json(std::string_view text, const JsonLimits& limits = {});
 
 /// Serialises on one line. Invalid UTF-8 in a string becomes U+FFFD; never throws.

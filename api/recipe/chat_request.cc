@@ -157,7 +157,14 @@ absl::Status read_thinking(const Fields& body, Thinking default_thinking,
 /// What belongs to tool calls and structured output, which this server does not serve.
 absl::Status refuse_tools_and_formats(const Fields& body) {
   const Json* tools = body.find("tools");
-  if (tools != nullptr && !(tools->is_array() && tools->empty())) return unsupported_field("tools");
+  if (tools != nullptr && tools->is_array() && tools->empty()) {
+    // The API's own words: an empty list is an error there too, and clients know it as such.
+    return field_error("tools",
+                       "Invalid 'tools': empty array. Expected an array with minimum length 1, but "
+                       "got an empty array instead.",
+                       "empty_array");
+  }
+  if (tools != nullptr) return unsupported_field("tools");
   const Json* choice = body.find("tool_choice");
   if (choice != nullptr && *choice != "none" && *choice != "auto") {
     return unsupported_field("tool_choice");

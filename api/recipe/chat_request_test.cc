@@ -82,6 +82,8 @@ TEST(ChatRequest, RefusesBadInputAndNamesTheField) {
       {with(R"("logprobs":true,"top_logprobs":21)"), "top_logprobs", "0 to 20"},
       {with(R"("top_logprobs":2)"), "top_logprobs", "`logprobs` to be true"},
       {with(R"("tools":[{"type":"function"}])"), "tools", "not supported"},
+      {with(R"("tools":[])"), "tools", "empty array"},
+      {with(R"("seed":1,"temperature":0,"seed":1)"), "", "\"seed\" occurs twice"},
       {with(R"("tool_choice":"required")"), "tool_choice", "not supported"},
       {with(R"("response_format":{"type":"json_object"})"), "response_format", "not supported"},
       {with(R"("functions":[])"), "functions", "not supported"},
@@ -122,7 +124,7 @@ TEST(ChatRequest, ReadsEveryField) {
          "repetition_penalty":1.1,"logit_bias":{"5":-100,"7":2.5},"seed":42,"stop":["a","b"],
          "max_tokens":7,"max_completion_tokens":9,"logprobs":true,"top_logprobs":3,"ignore_eos":true,
          "stream":true,"stream_options":{"include_usage":true},"user":"u","metadata":{"k":"v"},
-         "tools":[],"tool_choice":"auto","response_format":{"type":"text"},"unknown_field":1,"n":1,
+         "tool_choice":"auto","response_format":{"type":"text"},"unknown_field":1,"n":1,
          "reasoning_effort":33)"));
   ASSERT_TRUE(request.ok()) << request.status();
   const Sampling& s = request->sampling;

@@ -133,7 +133,7 @@ class MappedCheckpoint : public Checkpoint {
     absl::StatusOr<std::string> text = read_file(path_of(kIndexFile));
     if (absl::IsNotFound(text.status())) return std::vector<std::string>{std::string(kSingleShard)};
     RETURN_IF_ERROR(text.status());
-    absl::StatusOr<Json> document = parse_json(*text);
+    absl::StatusOr<Json> document = parse_json(*text, {.max_members = kMaxTensors});
     if (!document.ok()) return annotate(document.status(), path_of(kIndexFile));
     const auto map = document->find("weight_map");
     if (!document->is_object() || map == document->end() || !map->is_object() || map->empty()) {

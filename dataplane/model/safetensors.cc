@@ -136,8 +136,8 @@ absl::StatusOr<std::vector<StoredTensor>> parse_safetensors(std::span<const std:
   }
   const auto header = file.subspan(kLengthBytes, static_cast<std::size_t>(header_bytes));
   const auto data = file.subspan(kLengthBytes + header.size());
-  absl::StatusOr<Json> json =
-      parse_json({reinterpret_cast<const char*>(header.data()), header.size()});
+  absl::StatusOr<Json> json = parse_json(
+      {reinterpret_cast<const char*>(header.data()), header.size()}, {.max_members = kMaxTensors});
   if (!json.ok()) return absl::DataLossError(str_cat(label, ": ", message_of(json.status())));
   if (!json->is_object())
     return absl::DataLossError(str_cat(label, ": the header is no JSON object"));

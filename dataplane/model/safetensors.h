@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -10,6 +11,9 @@
 #include "dataplane/model/inventory.h"
 
 namespace millrace::dataplane::model {
+
+/// Of one file and of a checkpoint's index, metadata included: the release has 96,085.
+inline constexpr std::size_t kMaxTensors = std::size_t{1} << 20;
 
 /// One tensor of a safetensors file; the bytes belong to the file.
 struct StoredTensor {

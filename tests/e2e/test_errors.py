@@ -41,6 +41,7 @@ BAD_CHAT = [
     ({"logit_bias": {"3": 101}}, "logit_bias"),
     ({"stream": "yes"}, "stream"),
     ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+    ({"tools": []}, "tools"),
     ({"response_format": {"type": "json_object"}}, "response_format"),
     ({"thinking": {"type": "maybe"}}, "thinking.type"),
     ({"reasoning_effort": "extreme"}, "reasoning_effort"),
@@ -94,6 +95,14 @@ class BadInput(ClusterTest):
         for body in ("", "{", '{"model": ', "[]", "null", '"text"', b"\xff\xfe", '{"a":' * 200):
             with self.subTest(body=body[:20]):
                 self.assert_error(post(self.address, "/v1/chat/completions", body), 400)
+
+    def test_what_other_parsers_let_pass(self):
+        text = json.dumps({"model": self.model, "messages": USER, "max_tokens": 4})
+        twice = text[:-1] + ', "max_tokens": 5}'
+        _, error = self.assert_error(post(self.address, "/v1/chat/completions", twice), 400)
+        self.assertIn('"max_tokens" occurs twice', error["message"])
+        _, error = self.assert_error(post(self.address, "/v1/chat/completions", text + "\0"), 400)
+        self.assertIn("NUL", error["message"])
 
     def test_another_model(self):
         for change in ({"model": "no-such-model"}, {"model": None}, {"model": 5}):
