@@ -153,7 +153,7 @@ absl::Status run(const Flags& flags) {
   ASSIGN_OR_RETURN(const std::unique_ptr<Agent> agent,
                    Agent::create(options, std::move(lock), log, metrics));
   running = agent.get();
-  const absl::Status status = serve(flags, *agent, server->address(), shutdown, log);
+  absl::Status status = serve(flags, *agent, server->address(), shutdown, log);
   server->stop();  // before the agent that its answers come from goes
   return status;
 }
