@@ -382,7 +382,7 @@ asio::awaitable<void> HttpConnection::linger() {
 namespace {
 
 absl::StatusOr<tcp::endpoint> parse_endpoint(const std::string& listen) {
-  const absl::Status wrong = absl::InvalidArgumentError(
+  absl::Status wrong = absl::InvalidArgumentError(
       str_cat("\"", listen, "\" is no listen address; write host:port with a numeric host, for ",
               "example 127.0.0.1:8000 (port 0 takes any free one)"));
   const std::size_t colon = listen.rfind(':');

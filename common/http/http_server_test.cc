@@ -100,18 +100,19 @@ class HttpServerTest : public testing::Test {
     auto started = HttpServer::start(loop_, options);
     ASSERT_TRUE(started.ok()) << started.status();
     server_ = std::move(*started);
-    server_->route("GET", "/hello", [](ServerRequest request, std::unique_ptr<ResponseWriter> w) {
-      ServerReply reply;
-      reply.body = "hello " + request.query;
-      reply.content_type = "text/plain";
-      w->respond(std::move(reply));
-    });
+    server_->route("GET", "/hello",
+                   [](const ServerRequest& request, std::unique_ptr<ResponseWriter> w) {
+                     ServerReply reply;
+                     reply.body = "hello " + request.query;
+                     reply.content_type = "text/plain";
+                     w->respond(std::move(reply));
+                   });
     server_->route("POST", "/echo", [](ServerRequest request, std::unique_ptr<ResponseWriter> w) {
       ServerReply reply;
       reply.body = std::move(request.body);
       w->respond(std::move(reply));
     });
-    server_->route("GET", "/stream", [](ServerRequest, std::unique_ptr<ResponseWriter> w) {
+    server_->route("GET", "/stream", [](const ServerRequest&, std::unique_ptr<ResponseWriter> w) {
       ServerReply head;
       head.content_type = "text/event-stream";
       w->begin_stream(std::move(head));
@@ -120,7 +121,7 @@ class HttpServerTest : public testing::Test {
       w->finish_stream();
     });
     // Waits for the test to answer, and says when the client goes.
-    server_->route("GET", "/wait", [this](ServerRequest, std::unique_ptr<ResponseWriter> w) {
+    server_->route("GET", "/wait", [this](const ServerRequest&, std::unique_ptr<ResponseWriter> w) {
       w->on_close([this] {
         waiting_ = nullptr;
         ++closed_;
@@ -129,7 +130,7 @@ class HttpServerTest : public testing::Test {
       ++started_;
     });
     // Starts a stream and drops the writer.
-    server_->route("GET", "/broken", [](ServerRequest, std::unique_ptr<ResponseWriter> w) {
+    server_->route("GET", "/broken", [](const ServerRequest&, std::unique_ptr<ResponseWriter> w) {
       w->begin_stream({});
       w->write("half");
     });
@@ -422,9 +423,11 @@ TEST_F(HttpServerTest, DrainingEndsIdleConnectionsAndLetsAnswersFinish) {
 
 TEST_F(HttpServerTest, ManyClientsAtOnce) {
   start();
+  constexpr int kClients = 8;
   std::vector<std::thread> threads;
+  threads.reserve(kClients);
   std::atomic<int> good = 0;
-  for (int t = 0; t < 8; ++t) {
+  for (int t = 0; t < kClients; ++t) {
     threads.emplace_back([&, t] {
       Client client(server_->address());
       for (int i = 0; i < 100; ++i) {
