@@ -108,11 +108,11 @@ void StepBatch::add_entries(const StepPart& part, int first_row) {
 
 void StepBatch::engram_rows(std::span<const StepPart> parts, const model::EngramHash& hash,
                             std::span<const std::int32_t> token_map,
-                            std::vector<std::int64_t>& out) const {
+                            std::vector<std::int64_t>& out) {
   const auto ngram = static_cast<std::size_t>(config_.engram_max_ngram_size);
   const auto columns = static_cast<std::size_t>(hash.columns());
   const std::int32_t pad = token_map[static_cast<std::size_t>(config_.engram_pad_token_id)];
-  std::vector<std::int32_t> lookback(ngram);
+  lookback_.resize(ngram);
   out.resize(tokens.size() * columns);
   std::size_t row = 0;
   for (const StepPart& part : parts) {
@@ -120,9 +120,9 @@ void StepBatch::engram_rows(std::span<const StepPart> parts, const model::Engram
     for (auto position = ids.size() - static_cast<std::size_t>(part.rows); position < ids.size();
          ++position) {
       for (std::size_t i = 0; i < ngram; ++i) {
-        lookback[i] = i <= position ? token_map[static_cast<std::size_t>(ids[position - i])] : pad;
+        lookback_[i] = i <= position ? token_map[static_cast<std::size_t>(ids[position - i])] : pad;
       }
-      hash.rows(lookback, std::span(out).subspan(row * columns, columns));
+      hash.rows(lookback_, std::span(out).subspan(row * columns, columns));
       ++row;
     }
   }

@@ -50,13 +50,14 @@ class StepBatch {
 
   /// Rows of one Engram layer's table, [rows, columns].
   void engram_rows(std::span<const StepPart> parts, const model::EngramHash& hash,
-                   std::span<const std::int32_t> token_map, std::vector<std::int64_t>& out) const;
+                   std::span<const std::int32_t> token_map, std::vector<std::int64_t>& out);
 
  private:
   void add_part(const StepPart& part);
   void add_entries(const StepPart& part, int first_row);
 
   const model::ModelConfig& config_;
+  std::vector<std::int32_t> lookback_;  ///< compressed ids of one row's n-gram
 };
 
 }  // namespace millrace::dataplane::engine

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cmath>
 
 #include "dataplane/engine/cpu/cpu_ops.h"
 #include "dataplane/engine/cpu/indexing.h"
@@ -47,78 +46,108 @@ void append_window(const AttentionArgs& a, int row, KeySet& set) {
   set.append(a.latents + at(first_row + (start - step_start), a.width), position - start + 1);
 }
 
-/// Turns scores into weights in place; returns what the weighted sum has to be divided by.
-float softmax_weights(float* scores, int count, float scale, float sink) {
-  float largest = -1e30f;
-  for (int t = 0; t < count; ++t) {
-    scores[t] *= scale;
-    largest = std::max(largest, scores[t]);
+/// What one thread works with. Decoded entries stay from one row to the next: neighbours in a
+/// sequence mostly select the same ones.
+struct Workbench {
+  Workbench(Scratch& scratch, const AttentionArgs& a) {
+    const int most_entries = a.source != nullptr ? a.top_k : 0;
+    most_keys = a.ring.window + most_entries;
+    const std::size_t floats = at(a.heads, std::int64_t{most_keys} + 1) + at(most_entries, a.width);
+    scores = reinterpret_cast<float*>(scratch.bytes(
+        floats * sizeof(float) + at(std::int64_t{most_entries} + 2, 1) * sizeof(std::int32_t)));
+    divisor = scores + at(a.heads, most_keys);
+    entries = divisor + a.heads;
+    decoded = reinterpret_cast<std::int32_t*>(scores + floats);
+    decoded_sequence = decoded + most_entries;
+    decoded_count = decoded_sequence + 1;
   }
-  float total = 0;
-  for (int t = 0; t < count; ++t) total += scores[t] = std::exp(scores[t] - largest);
-  return total + std::exp(sink - largest);
+
+  int most_keys;
+  float* scores;                   ///< [heads, most_keys]
+  float* divisor;                  ///< [heads]
+  float* entries;                  ///< [top_k, width]
+  std::int32_t* decoded;           ///< [top_k] index of the entry at each place
+  std::int32_t* decoded_sequence;  ///< whose entries they are
+  std::int32_t* decoded_count;     ///< how many places are in use
+};
+
+/// The selected entries of a row, decoded.
+void decode_selected(const AttentionArgs& a, const RowKernels& kernels, int row,
+                     const Workbench& bench) {
+  const int sequence = a.rows.sequence[row];
+  if (*bench.decoded_sequence != sequence) *bench.decoded_count = 0;
+  *bench.decoded_sequence = sequence;
+  const int count = a.selected_count[row];
+  const std::int32_t* selected = a.selected + at(row, a.top_k);
+  for (int i = 0; i < count; ++i) {
+    if (i < *bench.decoded_count && bench.decoded[i] == selected[i]) continue;
+    decode_rows(kernels, a.pool, a.rows, sequence, *a.source, PlaneKind::kEntries, selected[i], 1,
+                bench.entries + at(i, a.width));
+    bench.decoded[i] = selected[i];
+  }
+  *bench.decoded_count = std::max(*bench.decoded_count, count);
+}
+
+void attend_row(const AttentionArgs& a, const Kernels& kernels, int row, const Workbench& bench) {
+  KeySet set;
+  append_window(a, row, set);
+  if (a.source != nullptr) {
+    decode_selected(a, kernels.rows(), row, bench);
+    set.append(bench.entries, a.selected_count[row]);
+  }
+  const std::size_t stride = at(1, bench.most_keys);
+  float* out = a.out + at(std::int64_t{row} * a.heads, a.width);
+  float* scores = bench.scores;
+  for (const Segment* segment = set.segments; segment != set.segments + set.segment_count;
+       ++segment) {
+    kernels.matmul({.x = a.q + at(std::int64_t{row} * a.heads, a.width),
+                    .x_stride = at(1, a.width),
+                    .rows = a.heads,
+                    .w = segment->keys,
+                    .w_stride = at(1, a.width),
+                    .outputs = segment->count,
+                    .inputs = a.width,
+                    .rounding = Rounding::kNone,
+                    .y = scores,
+                    .y_stride = stride});
+    scores += segment->count;
+  }
+  for (int h = 0; h < a.heads; ++h) {
+    bench.divisor[h] =
+        kernels.rows().softmax(bench.scores + at(h, bench.most_keys), set.keys, a.scale, a.sink[h]);
+  }
+  std::fill_n(out, at(a.heads, a.width), 0.0f);
+  scores = bench.scores;
+  for (const Segment* segment = set.segments; segment != set.segments + set.segment_count;
+       ++segment) {
+    kernels.weighted_sum({.p = scores,
+                          .p_stride = stride,
+                          .heads = a.heads,
+                          .v = segment->keys,
+                          .v_stride = at(1, a.width),
+                          .count = segment->count,
+                          .width = a.width,
+                          .out = out});
+    scores += segment->count;
+  }
+  for (int h = 0; h < a.heads; ++h) {
+    float* head = out + at(h, a.width);
+    const float divisor = bench.divisor[h];
+    for (int c = 0; c < a.width; ++c) head[c] = head[c] / divisor;
+    store_all(head, at(1, a.width), a.rounding);
+  }
 }
 
 }  // namespace
 
-void CpuOps::attention(Stream& stream, const AttentionArgs& a) {
-  const int most_keys = a.ring.window + (a.source != nullptr ? a.top_k : 0);
-  const std::size_t floats =
-      at(a.heads, most_keys) + at(a.source != nullptr ? a.top_k : 0, a.width);
-  auto* scores = reinterpret_cast<float*>(stream.workspace(floats * sizeof(float)));
-  float* entries = scores + at(a.heads, most_keys);
-  const std::size_t stride = at(1, most_keys);
-
-  for (int row = 0; row < a.rows.rows; ++row) {
-    KeySet set;
-    append_window(a, row, set);
-    if (a.source != nullptr) {
-      const int count = a.selected_count[row];
-      const std::int32_t* selected = a.selected + at(row, a.top_k);
-      for (int i = 0; i < count; ++i) {
-        decode_rows(a.pool, a.rows, a.rows.sequence[row], *a.source, PlaneKind::kEntries,
-                    selected[i], 1, entries + at(i, a.width));
-      }
-      set.append(entries, count);
-    }
-    const float* q = a.q + at(std::int64_t{row} * a.heads, a.width);
-    float* out = a.out + at(std::int64_t{row} * a.heads, a.width);
-    int offset = 0;
-    for (int i = 0; i < set.segment_count; ++i) {
-      kernels_.matmul({.x = q,
-                       .x_stride = at(1, a.width),
-                       .rows = a.heads,
-                       .w = set.segments[i].keys,
-                       .w_stride = at(1, a.width),
-                       .outputs = set.segments[i].count,
-                       .inputs = a.width,
-                       .rounding = Rounding::kNone,
-                       .y = scores + offset,
-                       .y_stride = stride});
-      offset += set.segments[i].count;
-    }
-    std::fill_n(out, at(a.heads, a.width), 0.0f);
-    float divisor[4096];  // the configuration's bound on heads
-    for (int h = 0; h < a.heads; ++h) {
-      divisor[h] = softmax_weights(scores + at(h, most_keys), set.keys, a.scale, a.sink[h]);
-    }
-    offset = 0;
-    for (int i = 0; i < set.segment_count; ++i) {
-      kernels_.weighted_sum({.p = scores + offset,
-                             .p_stride = stride,
-                             .heads = a.heads,
-                             .v = set.segments[i].keys,
-                             .v_stride = at(1, a.width),
-                             .count = set.segments[i].count,
-                             .width = a.width,
-                             .out = out});
-      offset += set.segments[i].count;
-    }
-    for (int h = 0; h < a.heads; ++h) {
-      float* head = out + at(h, a.width);
-      for (int c = 0; c < a.width; ++c) head[c] = stored(head[c] / divisor[h], a.rounding);
-    }
+void CpuOps::attention(Stream&, const AttentionArgs& a) {
+  for (int thread = 0; thread < pool_.threads(); ++thread) {
+    *Workbench(scratch(thread), a).decoded_count = 0;
   }
+  const int most_keys = a.ring.window + (a.source != nullptr ? a.top_k : 0);
+  for_rows(a.rows.rows, 2.0 * a.heads * most_keys * a.width, [&](int row, int thread) {
+    attend_row(a, kernels_, row, Workbench(scratch(thread), a));
+  });
 }
 
 }  // namespace millrace::dataplane::engine::cpu

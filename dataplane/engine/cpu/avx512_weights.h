@@ -36,6 +36,20 @@ MILLRACE_AVX512_INLINE __m512 lifted_scale(std::uint8_t byte) {
   return _mm512_castsi512_ps(_mm512_set1_epi32((byte + 8) << 23));
 }
 
+/// The values of the E2M1 codes.
+MILLRACE_AVX512_INLINE __m512 e2m1_values() {
+  return _mm512_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f, -0.0f, -0.5f, -1.0f, -1.5f,
+                        -2.0f, -3.0f, -4.0f, -6.0f);
+}
+
+/// Nibble i of 16, low one first, in the lowest bits of lane i. What the bits above hold does not
+/// matter to a table look-up, which reads four.
+MILLRACE_AVX512_INLINE __m512i spread_nibbles(__m128i codes) {
+  const __m512i word = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
+  const __m512i shift = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28);
+  return _mm512_srlv_epi32(_mm512_permutexvar_epi32(word, _mm512_castsi128_si512(codes)), shift);
+}
+
 /// The first `count` bytes of a group of at most 64, the others zero.
 template <std::size_t Size>
 struct SomeBytes {
@@ -137,9 +151,7 @@ class Fp4Weights {
         scales_(w.scales + first * blocks(w), blocks(w), rows) {}
 
   MILLRACE_AVX512_INLINE void start_block(std::size_t k) {
-    const __m512 values =
-        _mm512_setr_ps(0.0f, 0x1p-9f, 0x2p-9f, 0x3p-9f, 0x4p-9f, 0x6p-9f, 0x8p-9f, 0xCp-9f, -0.0f,
-                       -0x1p-9f, -0x2p-9f, -0x3p-9f, -0x4p-9f, -0x6p-9f, -0x8p-9f, -0xCp-9f);
+    const __m512 values = _mm512_mul_ps(e2m1_values(), _mm512_set1_ps(0x1p-8f));
 #pragma GCC unroll 4
     for (std::size_t j = 0; j < 4; ++j) {
       table_[j] = _mm512_mul_ps(values, lifted_scale(scales_.row[j][k / model::kWeightBlock]));
@@ -160,13 +172,7 @@ class Fp4Weights {
     return static_cast<std::size_t>(w.inputs) / model::kWeightBlock;
   }
   MILLRACE_AVX512_INLINE __m512 decode(std::size_t j, __m128i codes) const {
-    // Lane i wants nibble i: nibbles 0 … 7 are in the first 32 bits. Above the lowest four bits of
-    // a lane the table look-up does not look.
-    const __m512i word = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
-    const __m512i shift =
-        _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28);
-    const __m512i words = _mm512_permutexvar_epi32(word, _mm512_castsi128_si512(codes));
-    return _mm512_permutexvar_ps(_mm512_srlv_epi32(words, shift), table_[j]);
+    return _mm512_permutexvar_ps(spread_nibbles(codes), table_[j]);
   }
   RowStarts rows_;
   RowStarts scales_;

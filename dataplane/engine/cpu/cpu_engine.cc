@@ -69,15 +69,15 @@ class CpuEngine : public Engine {
     logits.clear();
     RETURN_IF_ERROR(check_items(items));
     if (items.empty()) return absl::OkStatus();
-    std::vector<StepPart> parts;
+    parts_.clear();
     for (const StepItem& item : items) {
       Sequence& sequence = *find(item.sequence).sequence;
       sequence.tokens.insert(sequence.tokens.end(), item.tokens.begin(), item.tokens.end());
-      parts.push_back({.sequence = &sequence,
-                       .rows = static_cast<int>(item.tokens.size()),
-                       .logits_rows = item.logits_rows});
+      parts_.push_back({.sequence = &sequence,
+                        .rows = static_cast<int>(item.tokens.size()),
+                        .logits_rows = item.logits_rows});
     }
-    forward_.run(parts, logits);
+    forward_.run(parts_, logits);
     return absl::OkStatus();
   }
 
@@ -173,20 +173,20 @@ class CpuEngine : public Engine {
     return absl::OkStatus();
   }
 
-  absl::Status check_items(std::span<const StepItem> items) const {
+  absl::Status check_items(std::span<const StepItem> items) {
     std::size_t rows = 0;
-    std::vector<SequenceId> ids;
+    ids_.clear();
     for (const StepItem& item : items) {
       RETURN_IF_ERROR(check_item(item));
       rows += item.tokens.size();
-      ids.push_back(item.sequence);
+      ids_.push_back(item.sequence);
     }
     if (rows > static_cast<std::size_t>(limits_.max_step_rows)) {
       return invalid(str_cat(rows, " rows exceed max_step_rows ", limits_.max_step_rows));
     }
-    std::sort(ids.begin(), ids.end());
-    const auto twice = std::adjacent_find(ids.begin(), ids.end());
-    if (twice != ids.end()) return invalid(str_cat("sequence ", *twice, " is named twice"));
+    std::sort(ids_.begin(), ids_.end());
+    const auto twice = std::adjacent_find(ids_.begin(), ids_.end());
+    if (twice != ids_.end()) return invalid(str_cat("sequence ", *twice, " is named twice"));
     return absl::OkStatus();
   }
 
@@ -260,6 +260,9 @@ class CpuEngine : public Engine {
   cpu::CpuOps ops_;
   LayerRunner runner_;
   Forward forward_;
+  // Of the step under way; members, so that a step allocates nothing.
+  std::vector<StepPart> parts_;
+  std::vector<SequenceId> ids_;
   HandoverCodec codec_;
   std::vector<Slot> sequences_;
 };

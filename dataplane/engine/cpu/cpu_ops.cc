@@ -18,21 +18,6 @@ float load_bf16(const std::uint8_t* bytes) {
 
 }  // namespace
 
-float CpuOps::dot(const float* x, const float* y, int count) const {
-  float sum = 0;
-  kernels_.matmul({.x = x,
-                   .x_stride = 0,
-                   .rows = 1,
-                   .w = y,
-                   .w_stride = 0,
-                   .outputs = 1,
-                   .inputs = count,
-                   .rounding = Rounding::kNone,
-                   .y = &sum,
-                   .y_stride = 0});
-  return sum;
-}
-
 void CpuOps::embed(Stream&, const EmbedArgs& a) {
   for (int row = 0; row < a.rows; ++row) {
     const std::uint8_t* source = a.table + at(a.tokens[row], 2 * std::int64_t{a.width});
@@ -46,14 +31,14 @@ void CpuOps::embed(Stream&, const EmbedArgs& a) {
 }
 
 void CpuOps::rms_norm(Stream&, const RmsNormArgs& a) {
-  for (int row = 0; row < a.rows; ++row) {
-    const float* x = a.x + at(row, a.width);
-    float* out = a.out + at(row, a.width);
-    const float mean = dot(x, x, a.width) / static_cast<float>(a.width);
-    const float factor = 1.0f / std::sqrt(mean + a.eps);
-    for (int c = 0; c < a.width; ++c) out[c] = a.weight[c] * (x[c] * factor);
-    store_all(out, at(1, a.width), a.rounding);
-  }
+  for_rows(a.rows, 2.0 * a.width, [&](int row, int) {
+    row_.rms_norm({.x = a.x + at(row, a.width),
+                   .weight = a.weight,
+                   .width = a.width,
+                   .eps = a.eps,
+                   .rounding = a.rounding,
+                   .out = a.out + at(row, a.width)});
+  });
 }
 
 void CpuOps::matmul(Stream&, const MatmulArgs& a) {
@@ -69,15 +54,15 @@ void CpuOps::matmul(Stream&, const MatmulArgs& a) {
 }
 
 void CpuOps::quantize(Stream&, const QuantizeArgs& a) {
-  for (int row = 0; row < a.rows; ++row) {
-    const std::span<float> out(a.out + at(row, a.width), at(1, a.width));
-    if (a.out != a.x) std::copy_n(a.x + at(row, a.width), a.width, out.data());
+  for_rows(a.rows, 4.0 * a.width, [&](int row, int) {
+    float* out = a.out + at(row, a.width);
+    if (a.out != a.x) std::copy_n(a.x + at(row, a.width), a.width, out);
     if (a.format == QuantFormat::kQ8) {
-      model::round_q8(out);
+      row_.round_q8(out, a.width);
     } else {
-      model::round_q4i(out);
+      model::round_q4i({out, at(1, a.width)});
     }
-  }
+  });
 }
 
 void CpuOps::rope_table(Stream&, const RopeTableArgs& a) {
@@ -94,21 +79,17 @@ void CpuOps::rope_table(Stream&, const RopeTableArgs& a) {
 
 void CpuOps::rope(Stream&, const RopeArgs& a) {
   const float sign = a.direction == RopeDirection::kForward ? 1.0f : -1.0f;
-  for (int row = 0; row < a.rows; ++row) {
-    const float* cosine = a.cosine + at(row, a.pairs);
-    const float* sine = a.sine + at(row, a.pairs);
+  for_rows(a.rows, 4.0 * a.heads * a.pairs, [&](int row, int) {
     for (int head = 0; head < a.heads; ++head) {
-      const std::ptrdiff_t pairs = a.pairs;
-      float* x = a.x + at(std::int64_t{row} * a.heads + head + 1, a.width) - 2 * pairs;
-      for (std::ptrdiff_t i = 0; i < pairs; ++i) {
-        const float even = x[2 * i];
-        const float odd = x[2 * i + 1];
-        const float turn = sign * sine[i];
-        x[2 * i] = stored(even * cosine[i] - odd * turn, a.rounding);
-        x[2 * i + 1] = stored(even * turn + odd * cosine[i], a.rounding);
-      }
+      const std::ptrdiff_t turned = 2 * std::ptrdiff_t{a.pairs};
+      row_.rope({.cosine = a.cosine + at(row, a.pairs),
+                 .sine = a.sine + at(row, a.pairs),
+                 .sign = sign,
+                 .pairs = a.pairs,
+                 .rounding = a.rounding,
+                 .x = a.x + at(std::int64_t{row} * a.heads + head + 1, a.width) - turned});
     }
-  }
+  });
 }
 
 void CpuOps::add(Stream&, const AddArgs& a) {

@@ -31,6 +31,7 @@ class CpuOps : public Ops {
  public:
   explicit CpuOps(const Kernels& kernels, int threads = 1)
       : kernels_(kernels),
+        row_(kernels.rows()),
         pool_(threads),
         products_(kernels, pool_),
         scratch_(static_cast<std::size_t>(threads)) {}
@@ -59,9 +60,6 @@ class CpuOps : public Ops {
   void gather_rows(Stream& stream, const GatherRowsArgs& args) override;
 
  private:
-  /// Sum over channels in the order that all ops share.
-  float dot(const float* x, const float* y, int count) const;
-
   /// The pairs of a row and one of its experts, in order of experts (expert_ops.cc).
   struct ExpertPairs {
     float* x;             ///< [pairs, width]
@@ -80,9 +78,14 @@ class CpuOps : public Ops {
   /// worth it.
   template <typename Visit>
   void for_rows(int rows, double work, Visit visit);
+  /// Makes room on all threads before a loop that uses scratch(): see Products::reserve().
+  void reserve_scratch(std::size_t bytes) {
+    for (Scratch& scratch : scratch_) scratch.bytes(bytes);
+  }
   Scratch& scratch(int thread) { return scratch_[static_cast<std::size_t>(thread)]; }
 
   const Kernels& kernels_;
+  const RowKernels& row_;
   ThreadPool pool_;
   Products products_;
   std::vector<Scratch> scratch_;  ///< by thread, of ops that share out their loops
@@ -91,7 +94,7 @@ class CpuOps : public Ops {
 template <typename Visit>
 void CpuOps::for_rows(int rows, double work, Visit visit) {
   constexpr double kTaskWork = 1 << 15;  // a few microseconds: this arithmetic is not a product's
-  const int least = std::max(1, static_cast<int>(kTaskWork / work));
+  const int least = static_cast<int>(kTaskWork / (work + 1)) + 1;
   const int even = (rows + 4 * pool_.threads() - 1) / (4 * pool_.threads());
   const int rows_per_task = pool_.threads() == 1 ? rows : std::max(least, even);
   if (rows == 0) return;

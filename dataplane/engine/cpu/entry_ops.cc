@@ -43,7 +43,7 @@ void combine_group(std::span<const float* const> values, std::span<const float* 
 
 }  // namespace
 
-void decode_rows(const KvPool& pool, const StepRows& rows, int sequence,
+void decode_rows(const RowKernels& kernels, const KvPool& pool, const StepRows& rows, int sequence,
                  const kv::SourceLayout& source, PlaneKind kind, int first, int count, float* out) {
   const kv::Plane& plane = plane_of(source, kind);
   for (int i = 0; i < count; ++i) {
@@ -57,11 +57,11 @@ void decode_rows(const KvPool& pool, const StepRows& rows, int sequence,
     }
     const auto* codes = reinterpret_cast<const std::uint8_t*>(block + plane.row(row));
     const auto* scales = reinterpret_cast<const std::uint8_t*>(block + plane.scale_row(row));
-    if (kind == PlaneKind::kEntries) {
-      model::unpack_q4g(codes, scales, target);
-    } else {
-      model::unpack_q4i(codes, scales, target);
-    }
+    kernels.unpack_q4({.kind = kind == PlaneKind::kEntries ? Q4Kind::kQ4g : Q4Kind::kQ4i,
+                       .codes = codes,
+                       .scales = scales,
+                       .width = plane.width,
+                       .out = target.data()});
   }
 }
 

@@ -1,7 +1,6 @@
 // Routing and experts (model specification, section 2.5).
 #include <algorithm>
 #include <cmath>
-#include <span>
 
 #include "dataplane/engine/cpu/cpu_ops.h"
 #include "dataplane/engine/cpu/indexing.h"
@@ -12,20 +11,6 @@ namespace {
 float softplus(float x) {
   // Beyond 20 the difference to x is below float32's resolution.
   return x > 20.0f ? x : std::log1p(std::exp(x));
-}
-
-void swiglu_row(const float* gate, const float* up, int width, float weight, float limit,
-                Rounding rounding, float* out) {
-  for (int i = 0; i < width; ++i) {
-    float g = gate[i];
-    float u = up[i];
-    if (limit > 0) {
-      g = std::min(g, limit);
-      u = std::clamp(u, -limit, limit);
-    }
-    const float silu = g / (1.0f + std::exp(-g));
-    out[i] = stored(silu * u * weight, rounding);
-  }
 }
 
 }  // namespace
@@ -61,9 +46,13 @@ void CpuOps::route(Stream& stream, const RouteArgs& a) {
 
 void CpuOps::swiglu(Stream&, const SwigluArgs& a) {
   for_rows(a.rows, 8.0 * a.width, [&](int row, int) {
-    swiglu_row(a.g + at(row, a.width), a.u + at(row, a.width), a.width,
-               a.weights != nullptr ? a.weights[row] : 1.0f, a.limit, a.rounding,
-               a.out + at(row, a.width));
+    row_.swiglu({.g = a.g + at(row, a.width),
+                 .u = a.u + at(row, a.width),
+                 .width = a.width,
+                 .weight = a.weights != nullptr ? a.weights[row] : 1.0f,
+                 .limit = a.limit,
+                 .rounding = a.rounding,
+                 .out = a.out + at(row, a.width)});
   });
 }
 
@@ -81,6 +70,9 @@ void CpuOps::routed_experts(Stream& stream, const RoutedExpertsArgs& a) {
                       .row = reinterpret_cast<std::int32_t*>(x + floats),
                       .first = reinterpret_cast<std::int32_t*>(x + floats) + pairs};
   collect_pairs(a, p);
+  products_.reserve(a.width);
+  products_.reserve(a.inner);
+  reserve_scratch(at(a.rows, a.width) * sizeof(float));
   const double rows_per_expert = std::max(1.0, double{1} * pairs / a.experts);
 
   const int inner = products_.chunk(a.inner, 2 * rows_per_expert * a.width);
@@ -136,10 +128,15 @@ void CpuOps::inner_activations(const RoutedExpertsArgs& a, const ExpertPairs& p,
   product(a.table[expert].w1, p.g);
   product(a.table[expert].w3, p.u);
   for (int pair = begin; pair < begin + rows; ++pair) {
-    const std::span<float> g(p.g + at(pair, a.inner) + first, at(count, 1));
-    const float* u = p.u + at(pair, a.inner) + first;
-    swiglu_row(g.data(), u, count, p.weight[pair], a.limit, a.rounding, g.data());
-    if (a.rounding == Rounding::kBf16) model::round_q8(g);
+    float* g = p.g + at(pair, a.inner) + first;
+    row_.swiglu({.g = g,
+                 .u = p.u + at(pair, a.inner) + first,
+                 .width = count,
+                 .weight = p.weight[pair],
+                 .limit = a.limit,
+                 .rounding = a.rounding,
+                 .out = g});
+    if (a.rounding == Rounding::kBf16) row_.round_q8(g, count);
   }
 }
 

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "dataplane/engine/cpu/row_kernels.h"
 #include "dataplane/engine/ops.h"
 #include "dataplane/model/number_formats.h"
 
@@ -35,7 +36,7 @@ inline std::byte* block_of(const KvPool& pool, const StepRows& rows, int sequenc
 inline int visible_entries(int position, int ratio) { return (position + 1) / ratio; }
 
 /// Decodes rows [first, first + count) of a plane, which may span blocks, to out [count, width].
-void decode_rows(const KvPool& pool, const StepRows& rows, int sequence,
+void decode_rows(const RowKernels& kernels, const KvPool& pool, const StepRows& rows, int sequence,
                  const kv::SourceLayout& source, PlaneKind kind, int first, int count, float* out);
 
 }  // namespace millrace::dataplane::engine::cpu

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 
+#include "dataplane/engine/cpu/row_kernels.h"
 #include "dataplane/engine/ops.h"
 
 namespace millrace::dataplane::engine::cpu {
@@ -62,6 +63,7 @@ struct Kernels {
   /// the work.
   void (*decode)(const WeightMatrix& weight, int first, int count, float* out);
   void (*weighted_sum)(const WeightedSumShape& shape);
+  const RowKernels& (*rows)();
 };
 
 /// Plain C++: the definition, and the fallback.

@@ -273,7 +273,8 @@ MILLRACE_AVX512 void weighted_sum(const WeightedSumShape& s) {
   }
 }
 
-constexpr Kernels kAvx512{"avx512", matmul, packed_matmul, decode, weighted_sum};
+constexpr Kernels kAvx512{"avx512", matmul,       packed_matmul,
+                          decode,   weighted_sum, avx512_row_kernels};
 
 }  // namespace
 

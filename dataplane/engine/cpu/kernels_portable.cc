@@ -1,33 +1,14 @@
-#include <array>
+#include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <span>
 
 #include "dataplane/engine/cpu/indexing.h"
 #include "dataplane/engine/cpu/kernels.h"
+#include "dataplane/engine/cpu/lane_sum.h"
 #include "dataplane/model/number_formats.h"
 
 namespace millrace::dataplane::engine::cpu {
 namespace {
-
-constexpr std::size_t kLanes = 16;
-
-/// The sum of 16 lanes that every product is (kernels.h).
-class LaneSum {
- public:
-  void add(std::size_t k, float x, float w) {
-    lanes_[k % kLanes] = std::fma(x, w, lanes_[k % kLanes]);
-  }
-  float total() {
-    for (std::size_t distance = kLanes / 2; distance > 0; distance /= 2) {
-      for (std::size_t i = 0; i < distance; ++i) lanes_[i] += lanes_[i + distance];
-    }
-    return lanes_[0];
-  }
-
- private:
-  std::array<float, kLanes> lanes_{};
-};
 
 void matmul(const MatmulShape& s) {
   for (std::size_t m = 0; m < static_cast<std::size_t>(s.rows); ++m) {
@@ -112,7 +93,8 @@ void weighted_sum(const WeightedSumShape& s) {
   }
 }
 
-constexpr Kernels kPortable{"portable", matmul, packed_matmul, decode, weighted_sum};
+constexpr Kernels kPortable{"portable", matmul,       packed_matmul,
+                            decode,     weighted_sum, portable_row_kernels};
 
 }  // namespace
 

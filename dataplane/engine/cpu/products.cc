@@ -21,6 +21,8 @@ constexpr int kTasksPerThread = 4;
 
 int divide_up(int a, int b) { return (a + b - 1) / b; }
 
+int panel_outputs(int inputs) { return std::clamp(kPanelFloats / inputs / 4 * 4, 4, 64); }
+
 PackedMatmulShape part_of(const PackedMatmulShape& whole, int first_row, int rows, int first_output,
                           int outputs) {
   PackedMatmulShape part = whole;
@@ -43,8 +45,13 @@ int Products::chunk(int outputs, double work_per_output) const {
   return divide_up(even, kOutputStep) * kOutputStep;
 }
 
+void Products::reserve(int inputs) {
+  for (Scratch& scratch : decoded_) scratch.floats(at(panel_outputs(inputs), inputs));
+}
+
 void Products::run(const PackedMatmulShape& s) {
   if (s.rows == 0) return;
+  reserve(s.weight->inputs);
   const double work_per_output = double{1} * std::max(s.rows, kDecodeRows) * s.weight->inputs;
   const int outputs = chunk(s.outputs, work_per_output);
   const int output_chunks = divide_up(s.outputs, outputs);
@@ -66,7 +73,7 @@ void Products::run(const PackedMatmulShape& s) {
 void Products::run_part(const PackedMatmulShape& s, int thread) {
   if (s.rows <= kDirectRows) return kernels_.packed_matmul(s);
   const int inputs = s.weight->inputs;
-  const int panel = std::clamp(kPanelFloats / inputs / 4 * 4, 4, 64);
+  const int panel = panel_outputs(inputs);
   Scratch& scratch = decoded_[static_cast<std::size_t>(thread)];
   for (int first = 0; first < s.outputs; first += panel) {
     const int outputs = std::min(panel, s.outputs - first);

@@ -17,6 +17,9 @@ class Products {
 
   /// The whole product, cut over outputs and, where these are few, over rows.
   void run(const PackedMatmulShape& shape);
+  /// Makes room for the parts of products with so many inputs. Before the loop that runs them, on
+  /// all threads: which thread meets which part is chance, and a step must not allocate by chance.
+  void reserve(int inputs);
   /// The product on the thread that calls, which is number `thread` of the pool.
   void run_part(const PackedMatmulShape& shape, int thread);
 

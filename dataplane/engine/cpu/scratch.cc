@@ -1,24 +1,23 @@
 #include "dataplane/engine/cpu/scratch.h"
 
-#include <cstdlib>
+#include <new>
 
 #include "common/check.h"
 
 namespace millrace::dataplane::engine::cpu {
 namespace {
 
-constexpr std::size_t kAlignment = 64;
+constexpr std::align_val_t kAlignment{64};
 
 }  // namespace
 
-void Scratch::Free::operator()(std::byte* memory) const { std::free(memory); }
+void Scratch::Free::operator()(std::byte* memory) const { ::operator delete(memory, kAlignment); }
 
 std::byte* Scratch::bytes(std::size_t bytes) {
   if (bytes > size_) {
-    const std::size_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
-    memory_.reset(static_cast<std::byte*>(std::aligned_alloc(kAlignment, rounded)));
+    memory_.reset(static_cast<std::byte*>(::operator new(bytes, kAlignment, std::nothrow)));
     CHECK(memory_ != nullptr, "out of memory for scratch");
-    size_ = rounded;
+    size_ = bytes;
   }
   return memory_.get();
 }

@@ -3,7 +3,6 @@
 #include <bit>
 #include <limits>
 #include <numeric>
-#include <vector>
 
 #include "dataplane/engine/cpu/cpu_ops.h"
 #include "dataplane/engine/cpu/indexing.h"
@@ -127,6 +126,66 @@ void choose(const SelectArgs& a, int row, const float* scores, std::uint64_t* ke
                               : choose_entries(row_scores, a.top_k, out);
 }
 
+/// What one thread works with.
+struct Workbench {
+  Workbench(Scratch& scratch, const SelectArgs& a, int most_entries) : most(most_entries) {
+    const auto count = static_cast<std::size_t>(most);
+    const std::size_t floats = at(kGroupRows, most) + at(kKeyTile, a.width) +
+                               at(std::int64_t{kKeyTile} * kGroupRows, a.heads);
+    std::byte* memory = scratch.bytes(count * sizeof(std::uint64_t) + floats * sizeof(float));
+    keys = reinterpret_cast<std::uint64_t*>(memory);
+    scores = reinterpret_cast<float*>(memory + count * sizeof(std::uint64_t));
+    tile = scores + at(kGroupRows, most);
+    products = tile + at(kKeyTile, a.width);
+  }
+
+  int most;             ///< entries that any row sees
+  std::uint64_t* keys;  ///< [most] ranking of one row
+  float* scores;        ///< [kGroupRows, most]
+  float* tile;          ///< [kKeyTile, width] decoded keys
+  float* products;      ///< [kGroupRows, heads, kKeyTile]
+};
+
+/// Scores of a group's rows for every entry that the last of them sees.
+void score(const SelectArgs& a, const Kernels& kernels, const RowGroup& group,
+           const Workbench& bench) {
+  for (int first = 0; first < group.visible; first += kKeyTile) {
+    const int count = std::min(kKeyTile, group.visible - first);
+    decode_rows(kernels.rows(), a.pool, a.rows, a.rows.sequence[group.first], *a.source,
+                PlaneKind::kIndexKeys, first, count, bench.tile);
+    kernels.matmul({.x = a.q + at(std::int64_t{group.first} * a.heads, a.width),
+                    .x_stride = at(1, a.width),
+                    .rows = group.count * a.heads,
+                    .w = bench.tile,
+                    .w_stride = at(1, a.width),
+                    .outputs = count,
+                    .inputs = a.width,
+                    .rounding = Rounding::kNone,
+                    .y = bench.products,
+                    .y_stride = kKeyTile});
+    for (int row = 0; row < group.count; ++row) {
+      float* target = bench.scores + at(row, bench.most) + first;
+      std::fill_n(target, count, 0.0f);
+      for (int h = 0; h < a.heads; ++h) {
+        const float weight =
+            a.weights[at(group.first + row, a.heads) + static_cast<std::size_t>(h)];
+        const float* product = bench.products + at(std::int64_t{row} * a.heads + h, kKeyTile);
+        for (int j = 0; j < count; ++j) target[j] += weight * std::max(product[j], 0.0f);
+      }
+    }
+  }
+}
+
+void select_for(const SelectArgs& a, const Kernels& kernels, const RowGroup& group,
+                const Workbench& bench) {
+  bool scored = false;
+  for (int i = 0; i < group.count; ++i) scored |= needs_scores(a, group.first + i);
+  if (scored) score(a, kernels, group, bench);
+  for (int i = 0; i < group.count; ++i) {
+    choose(a, group.first + i, bench.scores + at(i, bench.most), bench.keys);
+  }
+}
+
 }  // namespace
 
 void CpuOps::select(Stream& stream, const SelectArgs& a) {
@@ -134,50 +193,16 @@ void CpuOps::select(Stream& stream, const SelectArgs& a) {
   for (int row = 0; row < a.rows.rows; ++row) {
     most = std::max(most, visible_entries(a.rows.position[row], a.source->ratio));
   }
-  // Scratch: ranking keys of one row; scores of a group; decoded keys and products of one tile.
-  const auto count = static_cast<std::size_t>(most);
-  const std::size_t floats = at(kGroupRows, most) + at(kKeyTile, a.width) +
-                             at(std::int64_t{kKeyTile} * kGroupRows, a.heads);
-  std::byte* scratch = stream.workspace(count * sizeof(std::uint64_t) + floats * sizeof(float));
-  auto* keys = reinterpret_cast<std::uint64_t*>(scratch);
-  auto* scores = reinterpret_cast<float*>(scratch + count * sizeof(std::uint64_t));
-  float* tile = scores + at(kGroupRows, most);
-  float* products = tile + at(kKeyTile, a.width);
-
-  for (int first_row = 0; first_row < a.rows.rows;) {
-    const RowGroup group = group_at(a.rows, first_row, a.source->ratio);
-    first_row += group.count;
-    bool scored = false;
-    for (int row = group.first; row < first_row; ++row) scored |= needs_scores(a, row);
-    for (int first = 0; scored && first < group.visible; first += kKeyTile) {
-      const int tile_count = std::min(kKeyTile, group.visible - first);
-      decode_rows(a.pool, a.rows, a.rows.sequence[group.first], *a.source, PlaneKind::kIndexKeys,
-                  first, tile_count, tile);
-      kernels_.matmul({.x = a.q + at(std::int64_t{group.first} * a.heads, a.width),
-                       .x_stride = at(1, a.width),
-                       .rows = group.count * a.heads,
-                       .w = tile,
-                       .w_stride = at(1, a.width),
-                       .outputs = tile_count,
-                       .inputs = a.width,
-                       .rounding = Rounding::kNone,
-                       .y = products,
-                       .y_stride = kKeyTile});
-      for (int row = 0; row < group.count; ++row) {
-        float* target = scores + at(row, most) + first;
-        std::fill_n(target, tile_count, 0.0f);
-        for (int h = 0; h < a.heads; ++h) {
-          const float weight =
-              a.weights[at(group.first + row, a.heads) + static_cast<std::size_t>(h)];
-          const float* product = products + at(std::int64_t{row} * a.heads + h, kKeyTile);
-          for (int j = 0; j < tile_count; ++j) target[j] += weight * std::max(product[j], 0.0f);
-        }
-      }
-    }
-    for (int row = group.first; row < first_row; ++row) {
-      choose(a, row, scores + at(row - group.first, most), keys);
-    }
+  auto* groups =
+      reinterpret_cast<RowGroup*>(stream.workspace(at(a.rows.rows, 1) * sizeof(RowGroup)));
+  int count = 0;
+  for (int first = 0; first < a.rows.rows; first += groups[count++].count) {
+    groups[count] = group_at(a.rows, first, a.source->ratio);
   }
+  for (int thread = 0; thread < pool_.threads(); ++thread) Workbench(scratch(thread), a, most);
+  for_rows(count, double{kGroupRows} * a.heads * a.width * most, [&](int group, int thread) {
+    select_for(a, kernels_, groups[group], Workbench(scratch(thread), a, most));
+  });
 }
 
 }  // namespace millrace::dataplane::engine::cpu

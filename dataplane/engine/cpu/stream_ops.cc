@@ -12,8 +12,14 @@ namespace {
 float sigmoid(float x) { return 1.0f / (1.0f + std::exp(-x)); }
 
 /// Softmax over destinations for every source, plus eps; then alternating column and row steps, the
-/// column step last. c [copies, copies], source outer, in and out.
-void sinkhorn(float* c, int copies, int rounds, float eps) {
+/// column step last. c [copies, copies], source outer, in and out. A number of copies that the
+/// compiler knows keeps the matrix in registers.
+template <int kCopies>
+void sinkhorn(float* matrix, int any_copies, int rounds, float eps) {
+  const int copies = kCopies > 0 ? kCopies : any_copies;
+  float local[kCopies > 0 ? kCopies * kCopies : 1];
+  if constexpr (kCopies > 0) std::copy_n(matrix, kCopies * kCopies, local);
+  float* const c = kCopies > 0 ? local : matrix;
   for (int j = 0; j < copies; ++j) {
     float* row = c + at(j, copies);
     const float largest = *std::max_element(row, row + copies);
@@ -40,6 +46,7 @@ void sinkhorn(float* c, int copies, int rounds, float eps) {
     }
     column_step();
   }
+  if constexpr (kCopies > 0) std::copy_n(local, kCopies * kCopies, matrix);
 }
 
 }  // namespace
@@ -58,10 +65,10 @@ void CpuOps::mix(Stream& stream, const MixArgs& a) {
                  .rounding = Rounding::kNone,
                  .y = z,
                  .y_stride = at(1, outputs)});
-  for (int row = 0; row < a.rows; ++row) {
+  for_rows(a.rows, 2.0 * inputs + 2000.0, [&](int row, int) {
     const float* x = a.stream + at(row, inputs);
     const float factor =
-        1.0f / std::sqrt(dot(x, x, inputs) / static_cast<float>(inputs) + a.norm_eps);
+        1.0f / std::sqrt(row_.dot(x, x, inputs) / static_cast<float>(inputs) + a.norm_eps);
     float* zr = z + at(row, outputs);
     for (int i = 0; i < outputs; ++i) {
       const int group = std::min(i / n, 2);  // a, p, then all of c
@@ -73,44 +80,37 @@ void CpuOps::mix(Stream& stream, const MixArgs& a) {
     for (int k = 0; k < n; ++k)
       a.p[at(row, n) + static_cast<std::size_t>(k)] = 2.0f * sigmoid(zr[n + k]);
     std::copy_n(zr + at(n, 2), at(n, n), c);
-    sinkhorn(c, n, a.sinkhorn_rounds, a.hc_eps);
-  }
+    if (n == 4) {
+      sinkhorn<4>(c, n, a.sinkhorn_rounds, a.hc_eps);
+    } else {
+      sinkhorn<0>(c, n, a.sinkhorn_rounds, a.hc_eps);
+    }
+  });
 }
 
 void CpuOps::collapse(Stream&, const CollapseArgs& a) {
-  for (int row = 0; row < a.rows; ++row) {
-    const float* mix = a.a + at(row, a.copies);
-    const float* x = a.stream + at(row, std::int64_t{a.copies} * a.width);
-    float* out = a.out + at(row, a.width);
-    for (int c = 0; c < a.width; ++c) out[c] = mix[0] * x[c];
-    for (int k = 1; k < a.copies; ++k) {
-      const float* copy = x + at(k, a.width);
-      for (int c = 0; c < a.width; ++c) out[c] += mix[k] * copy[c];
-    }
-    store_all(out, at(1, a.width), a.rounding);
-  }
+  for_rows(a.rows, 2.0 * a.copies * a.width, [&](int row, int) {
+    row_.collapse({.a = a.a + at(row, a.copies),
+                   .stream = a.stream + at(row, std::int64_t{a.copies} * a.width),
+                   .copies = a.copies,
+                   .width = a.width,
+                   .rounding = a.rounding,
+                   .out = a.out + at(row, a.width)});
+  });
 }
 
-void CpuOps::expand(Stream& stream, const ExpandArgs& a) {
-  const std::size_t row_floats = at(a.copies, a.width);
-  auto* before = reinterpret_cast<float*>(stream.workspace(row_floats * sizeof(float)));
-  for (int row = 0; row < a.rows; ++row) {
-    const float* p = a.p + at(row, a.copies);
-    const float* mix = a.c + at(row, std::int64_t{a.copies} * a.copies);
-    const float* y = a.y + at(row, a.width);
-    float* x = a.stream + at(row, std::int64_t{a.copies} * a.width);
-    std::copy_n(x, row_floats, before);
-    for (int k = 0; k < a.copies; ++k) {
-      float* out = x + at(k, a.width);
-      for (int c = 0; c < a.width; ++c) out[c] = p[k] * y[c];
-      for (int j = 0; j < a.copies; ++j) {
-        const float share = mix[j * a.copies + k];
-        const float* source = before + at(j, a.width);
-        for (int c = 0; c < a.width; ++c) out[c] += share * source[c];
-      }
-      store_all(out, at(1, a.width), a.rounding);
-    }
-  }
+void CpuOps::expand(Stream&, const ExpandArgs& a) {
+  reserve_scratch(at(a.copies, kExpandStrip) * sizeof(float));
+  for_rows(a.rows, 2.0 * a.copies * a.copies * a.width, [&](int row, int thread) {
+    row_.expand({.p = a.p + at(row, a.copies),
+                 .c = a.c + at(row, std::int64_t{a.copies} * a.copies),
+                 .y = a.y + at(row, a.width),
+                 .copies = a.copies,
+                 .width = a.width,
+                 .rounding = a.rounding,
+                 .before = scratch(thread).floats(at(a.copies, kExpandStrip)),
+                 .stream = a.stream + at(row, std::int64_t{a.copies} * a.width)});
+  });
 }
 
 void CpuOps::engram_gather(Stream&, const EngramGatherArgs& a) {
@@ -122,13 +122,14 @@ void CpuOps::engram_gather(Stream&, const EngramGatherArgs& a) {
   }
 }
 
-void CpuOps::engram_apply(Stream& stream, const EngramApplyArgs& a) {
-  auto* weighted = reinterpret_cast<float*>(stream.workspace(at(1, a.width) * sizeof(float)));
+void CpuOps::engram_apply(Stream&, const EngramApplyArgs& a) {
   const float root = std::pow(static_cast<float>(a.width), -0.5f);
   const auto inverse_norm = [&](const float* x) {
-    return 1.0f / std::sqrt(dot(x, x, a.width) / static_cast<float>(a.width) + a.eps);
+    return 1.0f / std::sqrt(row_.dot(x, x, a.width) / static_cast<float>(a.width) + a.eps);
   };
-  for (int row = 0; row < a.rows; ++row) {
+  reserve_scratch(at(1, a.width) * sizeof(float));
+  for_rows(a.rows, 5.0 * a.copies * a.width, [&](int row, int thread) {
+    float* weighted = scratch(thread).floats(at(1, a.width));
     const float* keys = a.kv + at(row, std::int64_t{a.copies + 1} * a.width);
     const float* value = keys + at(a.copies, a.width);
     for (int k = 0; k < a.copies; ++k) {
@@ -137,12 +138,12 @@ void CpuOps::engram_apply(Stream& stream, const EngramApplyArgs& a) {
       const float* qw = a.q_weight + at(k, a.width);
       const float* kw = a.k_weight + at(k, a.width);
       for (int c = 0; c < a.width; ++c) weighted[c] = x[c] * (qw[c] * kw[c]);
-      const float d = dot(weighted, key, a.width) * inverse_norm(x) * inverse_norm(key) * root;
+      const float d = row_.dot(weighted, key, a.width) * inverse_norm(x) * inverse_norm(key) * root;
       const float gate = sigmoid(std::copysign(std::sqrt(std::max(std::fabs(d), 1e-6f)), d));
       for (int c = 0; c < a.width; ++c) x[c] += gate * value[c];
       store_all(x, at(1, a.width), a.rounding);
     }
-  }
+  });
 }
 
 }  // namespace millrace::dataplane::engine::cpu
