@@ -161,10 +161,10 @@ absl::StatusOr<PreparedRequest> prepare_chat(std::string_view body, const Deploy
                                       deployment.default_thinking));
   PreparedRequest prepared;
   prepared.prompt_field = "messages";
-  ASSIGN_OR_RETURN(prepared.prompt,
-                   encode_prompt(render_v41(request.conversation), *deployment.tokenizer));
+  ASSIGN_OR_RETURN(const RenderedPrompt prompt, render(request.conversation, deployment.render));
+  ASSIGN_OR_RETURN(prepared.prompt, encode_prompt(prompt.segments, *deployment.tokenizer));
   const bool is_thinking = request.conversation.thinking == Thinking::kOn;
-  prepared.first_stage = is_thinking ? Stage::kReasoning : Stage::kAnswer;
+  prepared.first_stage = prompt.stage;
   prepared.is_streamed = request.stream.is_streamed;
   prepared.encoder = std::make_unique<ChatEncoder>(
       deployment, identity,

@@ -34,12 +34,12 @@ absl::StatusOr<std::string> read_part(const Json& part, const std::string& where
 }
 
 /// A string, or a list of text parts; no parts at all when absent.
-absl::StatusOr<std::vector<std::string>> read_content(const Fields& message) {
-  std::vector<std::string> parts;
+absl::StatusOr<std::vector<Part>> read_content(const Fields& message) {
+  std::vector<Part> parts;
   const Json* content = message.find("content");
   if (content == nullptr) return parts;
   if (content->is_string()) {
-    parts.push_back(content->get<std::string>());
+    parts.push_back({content->get<std::string>()});
     return parts;
   }
   const std::string path = message.path("content");
@@ -49,7 +49,7 @@ absl::StatusOr<std::vector<std::string>> read_content(const Fields& message) {
   }
   for (std::size_t i = 0; i < content->size(); ++i) {
     ASSIGN_OR_RETURN(std::string text, read_part((*content)[i], str_cat(path, "[", i, "]")));
-    parts.push_back(std::move(text));
+    parts.push_back({std::move(text)});
   }
   return parts;
 }
@@ -117,12 +117,18 @@ absl::StatusOr<std::vector<Message>> read_messages(const Fields& body) {
 
 struct EffortName {
   std::string_view name;
-  int value;
+  Effort::Name value;
 };
-// The release's table of V4.1, with the names that the API maps to them.
-constexpr std::array kEfforts = {EffortName{"minimal", 50}, EffortName{"low", 50},
-                                 EffortName{"medium", 75},  EffortName{"high", 75},
-                                 EffortName{"xhigh", 75},   EffortName{"max", 100}};
+constexpr std::array kEfforts = {
+    EffortName{"minimal", Effort::Name::kLow}, EffortName{"low", Effort::Name::kLow},
+    EffortName{"medium", Effort::Name::kHigh}, EffortName{"high", Effort::Name::kHigh},
+    EffortName{"xhigh", Effort::Name::kXhigh}, EffortName{"max", Effort::Name::kMax}};
+
+/// For formats that have names only.
+Effort::Name name_of(int exact) {
+  if (exact <= 50) return Effort::Name::kLow;
+  return exact < 100 ? Effort::Name::kHigh : Effort::Name::kMax;
+}
 
 /// `thinking` wins, then `reasoning_effort`, then the deployment's default.
 absl::Status read_thinking(const Fields& body, Thinking default_thinking,
@@ -134,9 +140,9 @@ absl::Status read_thinking(const Fields& body, Thinking default_thinking,
                                      [&](const EffortName& entry) { return entry.name == text; });
     conversation.thinking = text == "none" ? Thinking::kOff : Thinking::kOn;
     if (named != kEfforts.end()) {
-      conversation.reasoning_effort = named->value;
+      conversation.effort.name = named->value;
     } else if (effort->is_number_integer() && *effort >= 1 && *effort <= 100) {
-      conversation.reasoning_effort = effort->get<int>();
+      conversation.effort = {name_of(effort->get<int>()), effort->get<int>()};
     } else if (text != "none") {
       return field_error("reasoning_effort",
                          "`reasoning_effort` must be none, minimal, low, medium, high, xhigh, max "

@@ -144,7 +144,7 @@ TEST(ChatRequest, ReadsEveryField) {
   EXPECT_TRUE(s.ignore_eos);
   EXPECT_TRUE(request->stream.is_streamed);
   EXPECT_TRUE(request->stream.include_usage);
-  EXPECT_EQ(request->conversation.reasoning_effort, 33);
+  EXPECT_EQ(request->conversation.effort.exact, 33);
 }
 
 TEST(ChatRequest, NullCountsAsAbsent) {

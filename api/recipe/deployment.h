@@ -5,6 +5,7 @@
 
 #include "api/recipe/conversation.h"
 #include "api/recipe/prompt.h"
+#include "api/recipe/render_options.h"
 #include "api/tokenizer/tokenizer.h"
 #include "common/types.h"
 
@@ -23,6 +24,7 @@ struct Deployment {
   std::string system_fingerprint;
   const tokenizer::Tokenizer* tokenizer = nullptr;
   ControlTokens control;
+  RenderOptions render;
   TokenId begin_of_sequence = -1;
   int vocab_size = 0;
   Thinking default_thinking = Thinking::kOn;

@@ -9,6 +9,13 @@
 
 namespace millrace::api::recipe {
 
+/// Where in its answer the model begins: the prompt's header decides.
+enum class Stage {
+  kReasoning,
+  kAnswer,
+  kToolBlock,  ///< behind the opening of a tool block
+};
+
 /// A token that the engine sampled, with what it knows about the alternatives.
 struct GeneratedToken {
   TokenId id = -1;
@@ -16,19 +23,32 @@ struct GeneratedToken {
   std::vector<std::pair<TokenId, float>> top;  ///< most likely first; as many as were asked for
 };
 
-/// A piece of output, parsed: what a client may be sent now.
+/// What happens to tool calls, in order: each begins with its name, gets its arguments in pieces
+/// whose concatenation is one JSON object, and ends. A call that has not ended when the output is
+/// over is not to be executed.
+struct ToolEvent {
+  enum class Kind { kBegin, kArguments, kEnd };
+  Kind kind = Kind::kBegin;
+  std::string text;  ///< of kBegin the full name, of kArguments a piece of JSON
+
+  bool operator==(const ToolEvent&) const = default;
+};
+
+/// A piece of output, parsed: what a client may be sent now, in the order of the members.
 struct OutputDelta {
   std::string reasoning;
   std::string text;
   std::vector<GeneratedToken> text_tokens;  ///< tokens whose first byte lies in `text`
-  std::vector<TokenId> ids;                 ///< all tokens that arrived, in order
+  std::vector<ToolEvent> tool_events;
+  std::vector<TokenId> ids;  ///< all tokens that arrived, in order
 
   bool is_empty() const {
-    return reasoning.empty() && text.empty() && text_tokens.empty() && ids.empty();
+    return reasoning.empty() && text.empty() && text_tokens.empty() && tool_events.empty() &&
+           ids.empty();
   }
 };
 
-enum class FinishReason { kStop, kLength };
+enum class FinishReason { kStop, kLength, kToolCalls };
 
 struct Usage {
   std::uint32_t prompt_tokens = 0;

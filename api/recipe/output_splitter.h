@@ -13,9 +13,6 @@
 
 namespace millrace::api::recipe {
 
-/// Where in its answer the model begins: the prompt's header decides.
-enum class Stage { kReasoning, kAnswer };
-
 /// Turns an engine's tokens into text for clients: reasoning up to the token `</think>`, then the
 /// answer; stop strings are looked for in the answer. Markers count as tokens only: the same
 /// spelling in ordinary tokens is text. The end-of-sequence token never becomes text.

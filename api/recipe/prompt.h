@@ -5,6 +5,8 @@
 
 #include "absl/status/statusor.h"
 #include "api/recipe/conversation.h"
+#include "api/recipe/output.h"
+#include "api/recipe/render_options.h"
 #include "api/tokenizer/tokenizer.h"
 #include "common/types.h"
 
@@ -19,26 +21,37 @@ struct Segment {
   bool operator==(const Segment&) const = default;
 };
 
-/// Renders a conversation in the V4.1 prompt format, up to and including the header of the answer
-/// that is to be generated. Reasoning of assistant turns before the last user (or later system)
-/// message is dropped, as the release encoder does.
-/// Source: the V4.1 release's encoding, as far as it concerns conversations without tools.
-std::vector<Segment> render_v41(const Conversation& conversation);
+/// A prompt, and where the model's output begins.
+struct RenderedPrompt {
+  std::vector<Segment> segments;
+  Stage stage = Stage::kAnswer;
+};
 
-/// Token ids of a prompt. kInternal when the tokenizer lacks a control token of the format (the
-/// entrypoint checks at start that it has them all).
+/// Renders a conversation up to and including the header of the answer that is to be generated. A
+/// forced tool choice in thinking mode is the adapters' business to prevent.
+/// Errors: kInvalidArgument when the format has no such reasoning effort.
+/// Source: the encoding that the V4 and V4.1 releases publish with their weights, and the prompts
+/// recorded from deepseek-recipe.
+absl::StatusOr<RenderedPrompt> render(const Conversation& conversation,
+                                      const RenderOptions& options = {});
+
+/// Token ids of a prompt. kInternal when the tokenizer lacks a control token that the prompt needs
+/// (the entrypoint checks at start that it has those of ordinary conversations).
 absl::StatusOr<std::vector<TokenId>> encode_prompt(const std::vector<Segment>& segments,
                                                    const tokenizer::Tokenizer& tokenizer);
 
-/// The control tokens that rendering and parsing need, by id.
+/// The control tokens that parsing needs, by id.
 struct ControlTokens {
   TokenId end_of_sequence = -1;
   TokenId think_begin = -1;
   TokenId think_end = -1;
+  TokenId dsml = -1;  ///< the marker of tool calls
 };
 
-/// Resolves them from a tokenizer; kFailedPrecondition lists every spelling of the V4.1 format that
-/// it lacks. Ids differ between releases, so they are never constants.
-absl::StatusOr<ControlTokens> resolve_control_tokens(const tokenizer::Tokenizer& tokenizer);
+/// Resolves them from a tokenizer; kFailedPrecondition lists every spelling that ordinary
+/// conversations of the format need and it lacks. Ids differ between releases, so they are never
+/// constants.
+absl::StatusOr<ControlTokens> resolve_control_tokens(const tokenizer::Tokenizer& tokenizer,
+                                                     PromptFormat format = PromptFormat::kV41);
 
 }  // namespace millrace::api::recipe

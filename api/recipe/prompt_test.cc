@@ -17,7 +17,9 @@ std::string prompt_of(const std::string& body) {
   EXPECT_TRUE(request.ok()) << request.status();
   if (!request.ok()) return "";
   std::string prompt;
-  for (const Segment& segment : render_v41(request->conversation)) prompt += segment.text;
+  const auto rendered = render(request->conversation);
+  EXPECT_TRUE(rendered.ok()) << rendered.status();
+  for (const Segment& segment : rendered->segments) prompt += segment.text;
   return prompt;
 }
 
@@ -84,7 +86,7 @@ TEST(EncodePrompt, PutsControlIdsOnlyWhereTheRendererPutThem) {
           "reasoning_effort":"none"})",
       "m", 2048, Thinking::kOn);
   ASSERT_TRUE(request.ok()) << request.status();
-  const auto ids = encode_prompt(render_v41(request->conversation), *nano.value.tokenizer);
+  const auto ids = encode_prompt(render(request->conversation)->segments, *nano.value.tokenizer);
   ASSERT_TRUE(ids.ok()) << ids.status();
   std::vector<TokenId> control_ids;
   for (TokenId id : *ids) {

@@ -1,0 +1,112 @@
+#include "api/recipe/test_fixtures.h"
+
+#include <map>
+#include <sstream>
+#include <utility>
+
+#include "api/recipe/json_text.h"
+#include "common/check.h"
+#include "common/mapped_file.h"
+
+namespace millrace::api::recipe::test {
+namespace {
+
+Tool release_tool(const Json& given) {
+  const Json& function = given.at("function");
+  Tool tool;
+  tool.name = function.at("name").get<std::string>();
+  tool.description = function.value("description", "");
+  if (function.contains("parameters"))
+    tool.parameters = *python_json(function["parameters"].dump());
+  tool.as_given = *python_json(function.dump());
+  return tool;
+}
+
+std::vector<Part> release_parts(const Json& content) {
+  if (content.is_null()) return {};
+  if (content.is_string()) return {{content.get<std::string>()}};
+  std::vector<Part> parts;
+  for (const Json& part : content) {
+    if (part.at("type") == "text") {
+      parts.push_back({part.at("text").get<std::string>()});
+    } else {
+      parts.push_back({part.at("image_url").at("url").get<std::string>(), Part::Kind::kImage});
+    }
+  }
+  return parts;
+}
+
+Message release_message(const Json& given) {
+  const std::map<std::string, Role> roles = {
+      {"system", Role::kSystem}, {"developer", Role::kDeveloper},
+      {"user", Role::kUser},     {"assistant", Role::kAssistant},
+      {"tool", Role::kTool},     {"latest_reminder", Role::kLatestReminder}};
+  const std::map<std::string, Task> tasks = {
+      {"action", Task::kAction}, {"query", Task::kQuery}, {"authority", Task::kAuthority},
+      {"domain", Task::kDomain}, {"title", Task::kTitle}, {"read_url", Task::kReadUrl}};
+  Message message;
+  message.role = roles.at(given.at("role").get<std::string>());
+  if (given.contains("content")) message.parts = release_parts(given["content"]);
+  if (given.contains("reasoning_content")) {
+    message.reasoning = given["reasoning_content"].get<std::string>();
+  }
+  if (given.contains("task")) message.task = tasks.at(given["task"].get<std::string>());
+  message.tool_call_id = given.value("tool_call_id", "");
+  for (const Json& tool : given.value("tools", Json::array())) {
+    message.tools.push_back(release_tool(tool));
+  }
+  for (const Json& call : given.value("tool_calls", Json::array())) {
+    message.tool_calls.push_back({call.value("id", ""),
+                                  call.at("function").at("name").get<std::string>(),
+                                  call.at("function").at("arguments").get<std::string>()});
+  }
+  return message;
+}
+
+}  // namespace
+
+std::string read_fixture(const std::string& name) {
+  auto text = read_file(MILLRACE_SOURCE_DIR "/tests/data/encoding/" + name);
+  CHECK(text.ok());
+  return *std::move(text);
+}
+
+std::vector<Json> read_fixture_lines(const std::string& name) {
+  std::istringstream lines(read_fixture(name));
+  std::vector<Json> values;
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.empty()) values.push_back(*parse_json(line));
+  }
+  return values;
+}
+
+Conversation release_conversation(const Json& body) {
+  const std::map<std::string, Effort::Name> efforts = {
+      {"low", Effort::Name::kLow}, {"high", Effort::Name::kHigh}, {"max", Effort::Name::kMax}};
+  Conversation conversation;
+  conversation.thinking =
+      body.value("thinking_mode", "thinking") == "thinking" ? Thinking::kOn : Thinking::kOff;
+  if (body.contains("reasoning_effort")) {
+    const Json& effort = body["reasoning_effort"];
+    if (effort.is_string()) {
+      conversation.effort.name = efforts.at(effort.get<std::string>());
+    } else {
+      conversation.effort.exact = effort.get<int>();
+    }
+  }
+  for (const Json& tool : body.value("tools", Json::array())) {
+    conversation.tools.push_back(release_tool(tool));
+  }
+  for (const Json& message : body.at("messages")) {
+    conversation.messages.push_back(release_message(message));
+  }
+  return conversation;
+}
+
+std::string prompt_text(const std::vector<Segment>& segments) {
+  std::string text;
+  for (const Segment& segment : segments) text += segment.text;
+  return text;
+}
+
+}  // namespace millrace::api::recipe::test
