@@ -55,7 +55,7 @@ TEST(Kernels, AllGiveTheBitsOfThePortableOnes) {
     }
   }
   for (const int width : {1, 16, 32, 63, 64, 65, 130}) {
-    const int heads = 3, count = 21;
+    const int heads = 6, count = 21;
     const auto p = random_values(size(heads * 40), 3);
     const auto v = random_values(size(count) * size(width + 1), 4);
     std::vector<float> expected = random_values(size(heads * width), 5), got = expected;

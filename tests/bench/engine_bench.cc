@@ -3,10 +3,10 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <chrono>
 #include <functional>
 #include <iomanip>
 #include <iostream>
+#include <map>
 #include <memory>
 #include <random>
 #include <sstream>
@@ -24,6 +24,7 @@
 #include "dataplane/model/random_checkpoint.h"
 #include "tests/bench/machine_limits.h"
 #include "tests/bench/model_work.h"
+#include "tests/bench/stopwatch.h"
 
 namespace millrace::tests::bench {
 namespace {
@@ -32,11 +33,11 @@ using dataplane::engine::Engine;
 using dataplane::engine::SequenceId;
 using dataplane::engine::StepItem;
 using dataplane::model::Checkpoint;
-using Clock = std::chrono::steady_clock;
 
 constexpr int kPromptTokens = 512;
-constexpr int kContextTokens = 256;  ///< of every decoding sequence at the start
-constexpr int kStepRows = 256;       ///< the worker's default
+constexpr int kContextTokens = 256;    ///< of every decoding sequence at the start
+constexpr int kCapacityTokens = 1024;  ///< where a decoding sequence starts over
+constexpr int kStepRows = 256;         ///< the worker's default
 constexpr std::size_t kBandwidthBytes = std::size_t{512} << 20;
 
 struct Options {
@@ -45,79 +46,80 @@ struct Options {
   std::string only;
   int threads = 1;
   double seconds = 3;
+  ClockKind clock = ClockKind::kWall;
   bool json = false;
 };
 
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
+/// Best rates of something and of what bounds it.
+struct Rates {
+  double measured = 0;
+  double bound = 0;
+};
 
-/// Best of the rates of `measure` over at least the given time, after one run to warm up. The best,
-/// as for the bounds: what else the machine does can only slow either down.
-double best_rate(double seconds, const std::function<double()>& measure) {
+/// Measures both in turn for at least the given time, after one run to warm up. In turn, and the
+/// best of each: what else the machine does can only slow them down, and should slow down both
+/// alike.
+Rates best_rates(double seconds, const std::function<double()>& measure,
+                 const std::function<double()>& bound) {
   measure();
-  double best = 0;
+  Rates best;
   int runs = 0;
-  for (const auto start = Clock::now(); seconds_since(start) < seconds || runs < 3; ++runs) {
-    best = std::max(best, measure());
+  for (const Stopwatch watch(ClockKind::kWall); watch.seconds() < seconds || runs < 3; ++runs) {
+    best.measured = std::max(best.measured, measure());
+    best.bound = std::max(best.bound, bound());
   }
   return best;
 }
 
+double no_bound() { return 0; }
+
 /// A loaded model and an engine over it.
 class Subject {
  public:
-  static absl::StatusOr<std::unique_ptr<Subject>> open(const std::string& folder, int threads) {
+  static absl::StatusOr<std::unique_ptr<Subject>> open(const std::string& folder,
+                                                       const Options& options) {
     auto subject = std::make_unique<Subject>();
+    subject->clock_ = options.clock;
     ASSIGN_OR_RETURN(subject->checkpoint_, Checkpoint::open(folder));
     ASSIGN_OR_RETURN(subject->engine_,
                      dataplane::engine::open_cpu_engine(*subject->checkpoint_, {},
                                                         {.kv_blocks = 1024,
                                                          .max_sequences = 64,
                                                          .max_step_rows = kStepRows,
-                                                         .threads = threads}));
+                                                         .threads = options.threads}));
     return subject;
   }
 
   const dataplane::model::ModelConfig& config() const { return checkpoint_->config(); }
 
   /// Prompt tokens per second of a prompt that ends with one row of logits.
-  double prefill_rate(double seconds) {
-    return best_rate(seconds, [this] {
-      const auto start = Clock::now();
-      const SequenceId id = prefill(kPromptTokens, kPromptTokens);
-      const double took = seconds_since(start);
-      engine_->release(id);
-      return kPromptTokens / took;
-    });
+  double prefill_rate() {
+    const Stopwatch watch(clock_);
+    const SequenceId id = prefill(kPromptTokens, kPromptTokens);
+    const double took = watch.seconds();
+    engine_->release(id);
+    return kPromptTokens / took;
+  }
+
+  /// Sequences for decode_rate(), each with a context.
+  void begin_decode(int batch) {
+    for (const SequenceId id : decoding_) engine_->release(id);
+    decoding_.clear();
+    for (int i = 0; i < batch; ++i) decoding_.push_back(prefill(kContextTokens, kCapacityTokens));
   }
 
   /// Tokens per second of all sequences of a batch together.
-  double decode_rate(int batch, double seconds) {
+  double decode_rate() {
     constexpr int kSteps = 16;
-    std::vector<SequenceId> ids;
-    for (int i = 0; i < batch; ++i) ids.push_back(prefill(kContextTokens, capacity(batch)));
-    int run = 0;
-    const double rate = best_rate(seconds, [&] {
-      if ((run += kSteps) > capacity(batch) - kContextTokens) {
-        // Full: start over with fresh sequences.
-        for (SequenceId& id : ids) {
-          engine_->release(id);
-          id = prefill(kContextTokens, capacity(batch));
-        }
-        run = kSteps;
-      }
-      const auto start = Clock::now();
-      for (int step = 0; step < kSteps; ++step) decode_step(ids);
-      return kSteps * batch / seconds_since(start);
-    });
-    for (const SequenceId id : ids) engine_->release(id);
-    return rate;
+    if (engine_->length(decoding_.front()) + kSteps > kCapacityTokens) {
+      begin_decode(static_cast<int>(decoding_.size()));
+    }
+    const Stopwatch watch(clock_);
+    for (int step = 0; step < kSteps; ++step) decode_step(decoding_);
+    return kSteps * static_cast<double>(decoding_.size()) / watch.seconds();
   }
 
  private:
-  static int capacity(int batch) { return batch > 8 ? 1024 : 4096; }
-
   TokenId next_token() {
     return static_cast<TokenId>(random_() % static_cast<unsigned>(config().vocab_size));
   }
@@ -151,6 +153,8 @@ class Subject {
 
   std::unique_ptr<Checkpoint> checkpoint_;
   std::unique_ptr<Engine> engine_;
+  ClockKind clock_ = ClockKind::kWall;
+  std::vector<SequenceId> decoding_;
   std::vector<float> logits_;
   std::mt19937 random_{1};
 };
@@ -199,17 +203,19 @@ absl::Status measure_preset(const Options& options, Report& report) {
   if (!wanted(options, "prefill") && !wanted(options, "decode")) return absl::OkStatus();
   RETURN_IF_ERROR(make_preset(options.preset_folder));
   ASSIGN_OR_RETURN(const std::unique_ptr<Subject> subject,
-                   Subject::open(options.preset_folder, options.threads));
+                   Subject::open(options.preset_folder, options));
   const ModelWork work = count_work(subject->config());
   report.add("preset_parameters", work.parameters,
              str_cat("cpu preset: ", fixed(work.parameters / 1e6, 1), " M parameters, ",
                      fixed(work.active_bytes / 1e6, 1), " MB read per decoded token"));
   if (wanted(options, "prefill")) {
-    const double rate = subject->prefill_rate(options.seconds);
+    const Rates rates = best_rates(
+        options.seconds, [&] { return subject->prefill_rate(); },
+        [&] { return peak_flops(options.threads, options.clock); });
+    const double rate = rates.measured;
+    const double peak = rates.bound;
     const double flops =
         prefill_flops(subject->config(), work, kPromptTokens) / kPromptTokens * rate;
-    // Measured next to what it bounds: the machine is shared.
-    const double peak = peak_flops(options.threads);
     report.add("peak_gflops", peak / 1e9,
                str_cat("  float32 multiply-add peak    ", fixed(peak / 1e9, 1), " GFLOP/s"));
     report.add("preset_prefill_tokens_per_s", rate,
@@ -219,8 +225,13 @@ absl::Status measure_preset(const Options& options, Report& report) {
                str_cat("  fraction of that peak        ", fixed(flops / peak, 3)));
   }
   if (wanted(options, "decode")) {
-    const double rate = subject->decode_rate(1, options.seconds);
-    const double bandwidth = read_bandwidth(options.threads, kBandwidthBytes);
+    const ReadBandwidth reading(options.threads, kBandwidthBytes);
+    subject->begin_decode(1);
+    const Rates rates = best_rates(
+        options.seconds, [&] { return subject->decode_rate(); },
+        [&] { return reading.measure(options.clock); });
+    const double rate = rates.measured;
+    const double bandwidth = rates.bound;
     const double bound = bandwidth / work.active_bytes;
     report.add("read_bandwidth_gb_per_s", bandwidth / 1e9,
                str_cat("  read bandwidth               ", fixed(bandwidth / 1e9, 1), " GB/s"));
@@ -236,19 +247,24 @@ absl::Status measure_preset(const Options& options, Report& report) {
 absl::Status measure_nano(const Options& options, Report& report) {
   if (!wanted(options, "nano-prefill") && !wanted(options, "nano-decode")) return absl::OkStatus();
   ASSIGN_OR_RETURN(const std::unique_ptr<Subject> subject,
-                   Subject::open(options.nano_folder, options.threads));
+                   Subject::open(options.nano_folder, options));
   const ModelWork work = count_work(subject->config());
   report.add("nano_parameters", work.parameters,
              str_cat("nano: ", fixed(work.parameters / 1e6, 1), " M parameters"));
   if (wanted(options, "nano-prefill")) {
-    const double rate = subject->prefill_rate(options.seconds);
+    const double rate = best_rates(
+                            options.seconds, [&] { return subject->prefill_rate(); }, no_bound)
+                            .measured;
     report.add(
         "nano_prefill_tokens_per_s", rate,
         str_cat("  prefill of ", kPromptTokens, " tokens        ", fixed(rate, 1), " tokens/s"));
   }
   if (!wanted(options, "nano-decode")) return absl::OkStatus();
   for (const int batch : {1, 8, 32}) {
-    const double rate = subject->decode_rate(batch, options.seconds);
+    subject->begin_decode(batch);
+    const double rate = best_rates(
+                            options.seconds, [&] { return subject->decode_rate(); }, no_bound)
+                            .measured;
     report.add(str_cat("nano_decode_batch_", batch, "_tokens_per_s"), rate,
                str_cat("  decode at batch ", batch, batch < 10 ? " " : "", "           ",
                        fixed(rate, 1), " tokens/s"));
@@ -276,8 +292,17 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--only", options.only, "One part, for a profiler")
       ->check(CLI::IsMember({"prefill", "decode", "nano-prefill", "nano-decode"}));
+  const std::map<std::string, tests::bench::ClockKind> clocks = {
+      {"wall", tests::bench::ClockKind::kWall}, {"cpu", tests::bench::ClockKind::kCpu}};
+  app.add_option("--clock", options.clock,
+                 "wall, or cpu: time on a core, for one thread on a busy machine")
+      ->transform(CLI::CheckedTransformer(clocks));
   app.add_flag("--json", options.json, "One JSON object instead of a table");
   CLI11_PARSE(app, argc, argv);
+  if (options.clock == tests::bench::ClockKind::kCpu && options.threads > 1) {
+    std::cerr << "millrace-engine-bench: --clock cpu measures one thread; leave --threads at 1\n";
+    return 2;
+  }
   tests::bench::Report report;
   absl::Status status = tests::bench::measure_preset(options, report);
   if (status.ok()) status = tests::bench::measure_nano(options, report);

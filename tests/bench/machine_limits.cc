@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <functional>
@@ -22,22 +21,20 @@
 namespace millrace::tests::bench {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 constexpr int kAccumulators = 24;  // enough to hide the latency of two units
-constexpr int kRounds = 2'000'000;
-constexpr int kRepeats = 5;
+constexpr int kRounds = 1'000'000;
+constexpr int kRepeats = 3;
 
 /// Seconds from the first thread's start to the last one's end, best of a few tries.
-double best_seconds(int threads, const std::function<void(int thread)>& work) {
+double best_seconds(int threads, ClockKind clock, const std::function<void(int thread)>& work) {
   double best = 1e30;
   for (int repeat = 0; repeat < kRepeats; ++repeat) {
-    const auto start = Clock::now();
+    const Stopwatch watch(clock);
     std::vector<std::thread> others;
     for (int i = 1; i < threads; ++i) others.emplace_back(work, i);
     work(0);
     for (std::thread& thread : others) thread.join();
-    best = std::min(best, std::chrono::duration<double>(Clock::now() - start).count());
+    best = std::min(best, watch.seconds());
   }
   return best;
 }
@@ -106,9 +103,9 @@ std::uint64_t sum_scalar(const std::uint64_t* words, std::size_t count) {
 
 }  // namespace
 
-double peak_flops(int threads) {
+double peak_flops(int threads, ClockKind clock) {
   const bool wide = has_512();
-  const double seconds = best_seconds(threads, [wide](int) {
+  const double seconds = best_seconds(threads, clock, [wide](int) {
     if (wide) {
       multiply_add_512();
     } else {
@@ -119,15 +116,18 @@ double peak_flops(int threads) {
   return 2.0 * lanes * kAccumulators * kRounds * threads / seconds;
 }
 
-double read_bandwidth(int threads, std::size_t bytes) {
-  const std::size_t share = bytes / sizeof(std::uint64_t) / static_cast<std::size_t>(threads);
-  std::vector<std::uint64_t> buffer(share * static_cast<std::size_t>(threads), 1);
+ReadBandwidth::ReadBandwidth(int threads, std::size_t bytes)
+    : threads_(threads), buffer_(bytes / sizeof(std::uint64_t), 1) {}
+
+double ReadBandwidth::measure(ClockKind clock) const {
+  const std::size_t share = buffer_.size() / static_cast<std::size_t>(threads_);
   const bool wide = has_512();
-  const double seconds = best_seconds(threads, [&](int thread) {
-    const std::uint64_t* first = buffer.data() + share * static_cast<std::size_t>(thread);
+  const double seconds = best_seconds(threads_, clock, [&](int thread) {
+    const std::uint64_t* first = buffer_.data() + share * static_cast<std::size_t>(thread);
     integer_sink = wide ? sum_512(first, share) : sum_scalar(first, share);
   });
-  return static_cast<double>(buffer.size() * sizeof(std::uint64_t)) / seconds;
+  return static_cast<double>(share * static_cast<std::size_t>(threads_) * sizeof(std::uint64_t)) /
+         seconds;
 }
 
 }  // namespace millrace::tests::bench

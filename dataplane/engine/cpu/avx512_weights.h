@@ -44,10 +44,15 @@ MILLRACE_AVX512_INLINE __m512 e2m1_values() {
 
 /// Nibble i of 16, low one first, in the lowest bits of lane i. What the bits above hold does not
 /// matter to a table look-up, which reads four.
-MILLRACE_AVX512_INLINE __m512i spread_nibbles(__m128i codes) {
-  const __m512i word = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
+MILLRACE_AVX512_INLINE __m512i spread_nibbles(const std::uint8_t* codes) {
+  // Two broadcasts out of memory: shuffles are what the look-up needs already.
+  std::int32_t low, high;
+  std::memcpy(&low, codes, sizeof low);
+  std::memcpy(&high, codes + sizeof low, sizeof high);
+  const __m512i words = _mm512_mask_blend_epi32(static_cast<__mmask16>(0xFF00),
+                                                _mm512_set1_epi32(low), _mm512_set1_epi32(high));
   const __m512i shift = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28);
-  return _mm512_srlv_epi32(_mm512_permutexvar_epi32(word, _mm512_castsi128_si512(codes)), shift);
+  return _mm512_srlv_epi32(words, shift);
 }
 
 /// The first `count` bytes of a group of at most 64, the others zero.
@@ -61,8 +66,18 @@ struct SomeBytes {
 struct RowStarts {
   RowStarts(const std::uint8_t* first, std::size_t row_bytes, std::size_t rows) {
     for (std::size_t j = 0; j < 4; ++j) row[j] = first + std::min(j, rows - 1) * row_bytes;
+    ahead = rows * row_bytes;
+  }
+  /// Asks for the bytes at this offset of the rows after these: the next tile reads them. Hardware
+  /// that follows addresses stops at every page and starts late in every row.
+  MILLRACE_AVX512_INLINE void prefetch(std::size_t offset) const {
+#pragma GCC unroll 4
+    for (std::size_t j = 0; j < 4; ++j) {
+      _mm_prefetch(reinterpret_cast<const char*>(row[j] + offset + ahead), _MM_HINT_T0);
+    }
   }
   const std::uint8_t* row[4];
+  std::size_t ahead;
 };
 
 class Float32Weights {
@@ -92,7 +107,7 @@ class Bf16Weights {
   Bf16Weights(const WeightMatrix& w, std::size_t first, std::size_t rows)
       : rows_(w.codes + first * bytes(w), bytes(w), rows) {}
 
-  MILLRACE_AVX512_INLINE void start_block(std::size_t) {}
+  MILLRACE_AVX512_INLINE void start_block(std::size_t k) { rows_.prefetch(2 * k); }
   MILLRACE_AVX512_INLINE __m512 load(std::size_t j, std::size_t k) const {
     return decode(rows_.row[j] + 2 * k);
   }
@@ -119,6 +134,7 @@ class Fp8Weights {
                                ((inputs(w) + model::kWeightBlock - 1) / model::kWeightBlock)) {}
 
   MILLRACE_AVX512_INLINE void start_block(std::size_t k) {
+    rows_.prefetch(k);
     scale_ = lifted_scale(scales_[k / model::kWeightBlock]);
   }
   MILLRACE_AVX512_INLINE __m512 load(std::size_t j, std::size_t k) const {
@@ -151,6 +167,7 @@ class Fp4Weights {
         scales_(w.scales + first * blocks(w), blocks(w), rows) {}
 
   MILLRACE_AVX512_INLINE void start_block(std::size_t k) {
+    rows_.prefetch(k / 2);
     const __m512 values = _mm512_mul_ps(e2m1_values(), _mm512_set1_ps(0x1p-8f));
 #pragma GCC unroll 4
     for (std::size_t j = 0; j < 4; ++j) {
@@ -158,12 +175,12 @@ class Fp4Weights {
     }
   }
   MILLRACE_AVX512_INLINE __m512 load(std::size_t j, std::size_t k) const {
-    return decode(j, _mm_loadl_epi64(reinterpret_cast<const __m128i*>(rows_.row[j] + k / 2)));
+    return decode(j, rows_.row[j] + k / 2);
   }
   /// Rows are whole blocks of 32: there is never a part of a vector.
   MILLRACE_AVX512_INLINE __m512 load_some(std::size_t j, std::size_t k, std::size_t count) const {
     const SomeBytes<kLanes> some(rows_.row[j] + k / 2, (count + 1) / 2);
-    return decode(j, _mm_loadl_epi64(reinterpret_cast<const __m128i*>(some.data)));
+    return decode(j, some.data);
   }
 
  private:
@@ -171,7 +188,7 @@ class Fp4Weights {
   static std::size_t blocks(const WeightMatrix& w) {
     return static_cast<std::size_t>(w.inputs) / model::kWeightBlock;
   }
-  MILLRACE_AVX512_INLINE __m512 decode(std::size_t j, __m128i codes) const {
+  MILLRACE_AVX512_INLINE __m512 decode(std::size_t j, const std::uint8_t* codes) const {
     return _mm512_permutexvar_ps(spread_nibbles(codes), table_[j]);
   }
   RowStarts rows_;

@@ -241,35 +241,57 @@ MILLRACE_AVX512 void decode(const WeightMatrix& weight, int first, int count, fl
   }
 }
 
-MILLRACE_AVX512 void weighted_sum(const WeightedSumShape& s) {
+/// Sums of `Heads` heads for up to 64 channels from c on: every value is read once for all of them.
+template <std::size_t Heads>
+MILLRACE_AVX512 void weighted_sum_of(const WeightedSumShape& s, std::size_t first_head,
+                                     std::size_t c) {
+  constexpr std::size_t kVectors = 4;
   const auto width = static_cast<std::size_t>(s.width);
-  const auto count = static_cast<std::size_t>(s.count);
-  for (std::size_t c = 0; c < width; c += 4 * kLanes) {
-    for (std::size_t h = 0; h < static_cast<std::size_t>(s.heads); ++h) {
-      const float* p = s.p + h * s.p_stride;
-      float* out = s.out + h * width + c;
-      __mmask16 mask[4];
-      __m512 acc[4];
+  const float* p = s.p + first_head * s.p_stride;
+  float* out = s.out + first_head * width + c;
+  __mmask16 mask[kVectors];
+  __m512 sums[Heads][kVectors];
 #pragma GCC unroll 4
-      for (std::size_t i = 0; i < 4; ++i) {
-        const std::size_t at = c + i * kLanes;
-        mask[i] = at >= width ? static_cast<__mmask16>(0)
-                              : first_lanes(width - at < kLanes ? width - at : kLanes);
-        acc[i] = _mm512_maskz_loadu_ps(mask[i], out + i * kLanes);
-      }
-      for (std::size_t t = 0; t < count; ++t) {
-        const __m512 weight = _mm512_set1_ps(p[t]);
-        const float* v = s.v + t * s.v_stride + c;
+  for (std::size_t i = 0; i < kVectors; ++i) {
+    const std::size_t from = std::min(width, c + i * kLanes);
+    mask[i] = first_lanes(std::min(kLanes, width - from));
 #pragma GCC unroll 4
-        for (std::size_t i = 0; i < 4; ++i) {
-          acc[i] = _mm512_fmadd_ps(weight, _mm512_maskz_loadu_ps(mask[i], v + i * kLanes), acc[i]);
-        }
-      }
+    for (std::size_t h = 0; h < Heads; ++h) {
+      sums[h][i] = _mm512_maskz_loadu_ps(mask[i], out + h * width + i * kLanes);
+    }
+  }
+  for (std::size_t t = 0; t < static_cast<std::size_t>(s.count); ++t) {
+    const float* v = s.v + t * s.v_stride + c;
+    __m512 values[kVectors];
 #pragma GCC unroll 4
-      for (std::size_t i = 0; i < 4; ++i) {
-        _mm512_mask_storeu_ps(out + i * kLanes, mask[i], acc[i]);
+    for (std::size_t i = 0; i < kVectors; ++i) {
+      values[i] = _mm512_maskz_loadu_ps(mask[i], v + i * kLanes);
+    }
+#pragma GCC unroll 4
+    for (std::size_t h = 0; h < Heads; ++h) {
+      const __m512 weight = _mm512_set1_ps(p[h * s.p_stride + t]);
+#pragma GCC unroll 4
+      for (std::size_t i = 0; i < kVectors; ++i) {
+        sums[h][i] = _mm512_fmadd_ps(weight, values[i], sums[h][i]);
       }
     }
+  }
+#pragma GCC unroll 4
+  for (std::size_t i = 0; i < kVectors; ++i) {
+#pragma GCC unroll 4
+    for (std::size_t h = 0; h < Heads; ++h) {
+      _mm512_mask_storeu_ps(out + h * width + i * kLanes, mask[i], sums[h][i]);
+    }
+  }
+}
+
+MILLRACE_AVX512 void weighted_sum(const WeightedSumShape& s) {
+  constexpr std::size_t kHeads = 4;
+  const auto heads = static_cast<std::size_t>(s.heads);
+  for (std::size_t c = 0; c < static_cast<std::size_t>(s.width); c += 4 * kLanes) {
+    std::size_t h = 0;
+    for (; h + kHeads <= heads; h += kHeads) weighted_sum_of<kHeads>(s, h, c);
+    for (; h < heads; ++h) weighted_sum_of<1>(s, h, c);
   }
 }
 

@@ -85,8 +85,7 @@ MILLRACE_AVX512 void round_q8(float* x, int width) {
 
 /// 16 codes times what their table holds.
 MILLRACE_AVX512_INLINE __m512 look_up_nibbles(const std::uint8_t* codes, __m512 table) {
-  return _mm512_permutexvar_ps(
-      spread_nibbles(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes))), table);
+  return _mm512_permutexvar_ps(spread_nibbles(codes), table);
 }
 
 MILLRACE_AVX512 void unpack_q4(const Q4Row& r) {

@@ -13,7 +13,9 @@
 #include "dataplane/engine/cpu/indexing.h"
 #include "dataplane/engine/cpu/row_kernels.h"
 
-#define MILLRACE_ROW_LOOP __attribute__((always_inline)) inline
+// A function that stays one by itself would be compiled for the plain instruction set.
+#define MILLRACE_INLINED __attribute__((always_inline))
+#define MILLRACE_ROW_LOOP MILLRACE_INLINED inline
 
 namespace millrace::dataplane::engine::cpu::row_loops {
 
@@ -42,15 +44,15 @@ MILLRACE_ROW_LOOP float exponential(float x) {
 template <typename Loop>
 MILLRACE_ROW_LOOP void with_rounding(Rounding rounding, Loop loop) {
   if (rounding == Rounding::kBf16) {
-    loop([](float x) { return model::round_bf16(x); });
+    loop([](float x) MILLRACE_INLINED { return model::round_bf16(x); });
   } else {
-    loop([](float x) { return x; });
+    loop([](float x) MILLRACE_INLINED { return x; });
   }
 }
 
 MILLRACE_ROW_LOOP void scale_row(const RmsNormRow& r, float mean_square) {
   const float factor = 1.0f / std::sqrt(mean_square + r.eps);
-  with_rounding(r.rounding, [&](auto round) {
+  with_rounding(r.rounding, [&](auto round) MILLRACE_INLINED {
     for (int c = 0; c < r.width; ++c) r.out[c] = round(r.weight[c] * (r.x[c] * factor));
   });
 }
@@ -60,7 +62,7 @@ MILLRACE_ROW_LOOP void scale_row(const RmsNormRow& r, float mean_square) {
 constexpr int kStrip = kExpandStrip;
 
 MILLRACE_ROW_LOOP void collapse(const CollapseRow& r) {
-  with_rounding(r.rounding, [&](auto round) {
+  with_rounding(r.rounding, [&](auto round) MILLRACE_INLINED {
     for (int first = 0; first < r.width; first += kStrip) {
       const int count = std::min(kStrip, r.width - first);
       float sum[kStrip];
@@ -78,7 +80,7 @@ MILLRACE_ROW_LOOP void collapse(const CollapseRow& r) {
 }
 
 MILLRACE_ROW_LOOP void expand(const ExpandRow& r) {
-  with_rounding(r.rounding, [&](auto round) {
+  with_rounding(r.rounding, [&](auto round) MILLRACE_INLINED {
     for (int first = 0; first < r.width; first += kStrip) {
       const int count = std::min(kStrip, r.width - first);
       // What every copy was, before the first one is overwritten.
@@ -105,7 +107,7 @@ MILLRACE_ROW_LOOP void expand(const ExpandRow& r) {
 }
 
 MILLRACE_ROW_LOOP void rope(const RopeRow& r) {
-  with_rounding(r.rounding, [&](auto round) {
+  with_rounding(r.rounding, [&](auto round) MILLRACE_INLINED {
     for (int i = 0; i < r.pairs; ++i) {
       const float even = r.x[2 * i];
       const float odd = r.x[2 * i + 1];
@@ -118,7 +120,7 @@ MILLRACE_ROW_LOOP void rope(const RopeRow& r) {
 
 MILLRACE_ROW_LOOP void swiglu(const SwigluRow& r) {
   const float limit = r.limit > 0 ? r.limit : INFINITY;
-  with_rounding(r.rounding, [&](auto round) {
+  with_rounding(r.rounding, [&](auto round) MILLRACE_INLINED {
     for (int i = 0; i < r.width; ++i) {
       const float g = std::min(r.g[i], limit);
       const float u = std::min(std::max(r.u[i], -limit), limit);
