@@ -26,8 +26,7 @@ GenerationSession::GenerationSession(common::http::EventLoop& loop,
       encoder_(std::move(request.encoder)),
       is_streamed_(request.is_streamed),
       writer_(std::move(writer)),
-      splitter_(*deployment.tokenizer, deployment.control, request.first_stage,
-                request.sampling.stop) {
+      parser_(*deployment.tokenizer, deployment.control, std::move(request.parsing)) {
   usage_.prompt_tokens = static_cast<std::uint32_t>(request.prompt.size());
   if (is_streamed_) arm_keep_alive();
 }
@@ -35,20 +34,20 @@ GenerationSession::GenerationSession(common::http::EventLoop& loop,
 Appetite GenerationSession::deliver(const std::vector<recipe::GeneratedToken>& tokens) {
   recipe::OutputDelta delta;
   for (const recipe::GeneratedToken& token : tokens) {
-    if (splitter_.is_stopped()) break;
-    splitter_.push(token, delta);
+    if (parser_.is_done()) break;
+    parser_.push(token, delta);
     ++usage_.completion_tokens;
   }
-  usage_.reasoning_tokens = splitter_.reasoning_tokens();
+  usage_.reasoning_tokens = parser_.reasoning_tokens();
   send(std::move(delta));
-  if (!splitter_.is_stopped()) return Appetite::kMore;
+  if (!parser_.is_done()) return Appetite::kMore;
   complete(recipe::FinishReason::kStop);
   return Appetite::kEnough;
 }
 
 void GenerationSession::complete(recipe::FinishReason reason) {
   recipe::OutputDelta rest;
-  splitter_.finish(rest);
+  reason = parser_.finish(reason, rest);
   send(std::move(rest));
   if (is_streamed_) {
     begin_events();
@@ -95,6 +94,8 @@ void GenerationSession::send(recipe::OutputDelta delta) {
   output_.text += delta.text;
   std::move(delta.text_tokens.begin(), delta.text_tokens.end(),
             std::back_inserter(output_.text_tokens));
+  std::move(delta.tool_events.begin(), delta.tool_events.end(),
+            std::back_inserter(output_.tool_events));
   output_.ids.insert(output_.ids.end(), delta.ids.begin(), delta.ids.end());
 }
 

@@ -7,7 +7,7 @@
 
 #include "api/entrypoint/request_table.h"
 #include "api/recipe/deployment.h"
-#include "api/recipe/output_splitter.h"
+#include "api/recipe/output_parser.h"
 #include "api/recipe/prepared_request.h"
 #include "common/http/event_loop.h"
 #include "common/http/http_server.h"
@@ -44,7 +44,7 @@ class GenerationSession final : public OutputSink {
   std::unique_ptr<recipe::ResponseEncoder> encoder_;
   const bool is_streamed_;
   std::unique_ptr<common::http::ResponseWriter> writer_;
-  recipe::OutputSplitter splitter_;
+  recipe::OutputParser parser_;
   recipe::Usage usage_;
   recipe::OutputDelta output_;  // of an answer that is not streamed
   bool has_head_ = false;       // of a stream: HTTP head sent

@@ -164,7 +164,8 @@ absl::StatusOr<PreparedRequest> prepare_chat(std::string_view body, const Deploy
   ASSIGN_OR_RETURN(const RenderedPrompt prompt, render(request.conversation, deployment.render));
   ASSIGN_OR_RETURN(prepared.prompt, encode_prompt(prompt.segments, *deployment.tokenizer));
   const bool is_thinking = request.conversation.thinking == Thinking::kOn;
-  prepared.first_stage = prompt.stage;
+  prepared.parsing.stage = prompt.stage;
+  prepared.parsing.stops = request.sampling.stop;
   prepared.is_streamed = request.stream.is_streamed;
   prepared.encoder = std::make_unique<ChatEncoder>(
       deployment, identity,

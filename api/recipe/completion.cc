@@ -206,6 +206,7 @@ absl::StatusOr<PreparedRequest> prepare_completion(std::string_view body,
   PreparedRequest prepared;
   prepared.prompt_field = "prompt";
   ASSIGN_OR_RETURN(prepared.sampling, read_sampling(fields, deployment.vocab_size));
+  prepared.parsing.stops = prepared.sampling.stop;
   ASSIGN_OR_RETURN(const auto logprobs, fields.integer("logprobs", 0, kMaxTopLogprobs));
   prepared.sampling.return_logprobs = logprobs.has_value();
   prepared.sampling.top_logprobs = static_cast<std::uint32_t>(logprobs.value_or(0));

@@ -41,7 +41,7 @@ TEST_F(EncoderTest, ChatStreamEqualsTheRecordedOne) {
   PreparedRequest request = prepare(
       prepare_chat,
       R"("messages":[{"role":"user","content":"q"}],"stream":true,"stream_options":{"include_usage":true})");
-  EXPECT_EQ(request.first_stage, Stage::kReasoning);
+  EXPECT_EQ(request.parsing.stage, Stage::kReasoning);
   std::string stream = request.encoder->begin();
   OutputDelta delta;
   delta.reasoning = "Let me think about this.";

@@ -21,7 +21,15 @@ Json usage_json(const Usage& usage) {
 }
 
 std::string_view finish_reason_name(FinishReason reason) {
-  return reason == FinishReason::kLength ? "length" : "stop";
+  switch (reason) {
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kToolCalls:
+      return "tool_calls";
+    case FinishReason::kStop:
+      break;
+  }
+  return "stop";
 }
 
 std::string token_text(const tokenizer::Tokenizer& tokenizer, TokenId id) {

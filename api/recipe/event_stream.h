@@ -17,7 +17,7 @@ inline constexpr std::string_view kDoneEvent = "data: [DONE]\n\n";
 /// The usage object that Chat Completions and Completions share.
 Json usage_json(const Usage& usage);
 
-/// "stop" or "length".
+/// "stop", "length" or "tool_calls".
 std::string_view finish_reason_name(FinishReason reason);
 
 /// A token as text for a log-probability entry; bytes that are no UTF-8 become U+FFFD.

@@ -9,7 +9,7 @@
 #include "api/recipe/conversation.h"
 #include "api/recipe/deployment.h"
 #include "api/recipe/output.h"
-#include "api/recipe/output_splitter.h"
+#include "api/recipe/output_parser.h"
 #include "api/recipe/request_error.h"
 #include "common/types.h"
 
@@ -38,7 +38,7 @@ struct PreparedRequest {
   std::vector<TokenId> prompt;
   std::string_view prompt_field;  ///< the field to name when the prompt is too long
   Sampling sampling;
-  Stage first_stage = Stage::kAnswer;
+  ParseOptions parsing;
   bool is_streamed = false;
   std::unique_ptr<ResponseEncoder> encoder;
 };

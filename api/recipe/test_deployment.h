@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "api/recipe/deployment.h"
-#include "api/recipe/output_splitter.h"
+#include "api/recipe/output_parser.h"
 #include "api/tokenizer/tokenizer.h"
 #include "common/check.h"
 

@@ -1,4 +1,4 @@
-#include "api/recipe/output_splitter.h"
+#include "api/recipe/output_parser.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,16 +12,19 @@ namespace {
 
 using testing::ElementsAre;
 
-class OutputSplitterTest : public testing::Test {
+class OutputParserTest : public testing::Test {
  protected:
-  OutputSplitter splitter(Stage stage, const std::vector<std::string>& stops = {}) {
-    return {*nano_.value.tokenizer, nano_.value.control, stage, stops};
+  OutputParser parser(Stage stage, const std::vector<std::string>& stops = {}) {
+    ParseOptions options;
+    options.stage = stage;
+    options.stops = stops;
+    return {*nano_.value.tokenizer, nano_.value.control, options};
   }
 
-  static OutputDelta feed(OutputSplitter& splitter, const std::vector<TokenId>& ids) {
+  static OutputDelta feed(OutputParser& parser, const std::vector<TokenId>& ids) {
     OutputDelta delta;
-    for (TokenId id : ids) splitter.push({id, 0, {}}, delta);
-    splitter.finish(delta);
+    for (TokenId id : ids) parser.push({id, 0, {}}, delta);
+    parser.finish(FinishReason::kStop, delta);
     return delta;
   }
 
@@ -40,8 +43,8 @@ class OutputSplitterTest : public testing::Test {
   test::NanoDeployment nano_;
 };
 
-TEST_F(OutputSplitterTest, SplitsReasoningFromAnswerAtTheToken) {
-  OutputSplitter s = splitter(Stage::kReasoning);
+TEST_F(OutputParserTest, SplitsReasoningFromAnswerAtTheToken) {
+  OutputParser s = parser(Stage::kReasoning);
   const OutputDelta delta =
       feed(s, nano_.ids("Let me think.</think>It is 42.<｜end▁of▁sentence｜>"));
   EXPECT_EQ(delta.reasoning, "Let me think.");
@@ -49,55 +52,55 @@ TEST_F(OutputSplitterTest, SplitsReasoningFromAnswerAtTheToken) {
   EXPECT_EQ(s.reasoning_tokens(), nano_.ids("Let me think.</think>").size());
 }
 
-TEST_F(OutputSplitterTest, TheSameSpellingInOrdinaryTokensIsText) {
-  OutputSplitter s = splitter(Stage::kReasoning);
+TEST_F(OutputParserTest, TheSameSpellingInOrdinaryTokensIsText) {
+  OutputParser s = parser(Stage::kReasoning);
   EXPECT_EQ(feed(s, *nano_.value.tokenizer->encode_text("a</think>b")).reasoning, "a</think>b");
 }
 
-TEST_F(OutputSplitterTest, DropsARepeatedOpenerAndAStrayCloser) {
-  OutputSplitter reasoning = splitter(Stage::kReasoning);
+TEST_F(OutputParserTest, DropsARepeatedOpenerAndAStrayCloser) {
+  OutputParser reasoning = parser(Stage::kReasoning);
   EXPECT_EQ(feed(reasoning, nano_.ids("<think>r</think>x</think>y")).reasoning, "r");
-  OutputSplitter answer = splitter(Stage::kAnswer);
+  OutputParser answer = parser(Stage::kAnswer);
   EXPECT_EQ(feed(answer, nano_.ids("x</think>y<｜end▁of▁sentence｜>")).text, "xy");
 }
 
-TEST_F(OutputSplitterTest, HoldsIncompleteCodePointsAndDropsOneThatIsCutOff) {
-  OutputSplitter s = splitter(Stage::kAnswer);
+TEST_F(OutputParserTest, HoldsIncompleteCodePointsAndDropsOneThatIsCutOff) {
+  OutputParser s = parser(Stage::kAnswer);
   const std::vector<TokenId> ids = bytes("é😀");
   OutputDelta first;
   for (std::size_t i = 0; i < 5; ++i) s.push({ids[i], 0, {}}, first);
   EXPECT_EQ(first.text, "é");
-  s.finish(first);
+  s.finish(FinishReason::kStop, first);
   EXPECT_EQ(first.text, "é");
 }
 
-TEST_F(OutputSplitterTest, StopStringsCountInTheAnswerOnlyAndCutIt) {
-  OutputSplitter s = splitter(Stage::kReasoning, {"STOP"});
+TEST_F(OutputParserTest, StopStringsCountInTheAnswerOnlyAndCutIt) {
+  OutputParser s = parser(Stage::kReasoning, {"STOP"});
   const OutputDelta delta = feed(s, nano_.ids("a STOP b</think>Answer STOP ignored tail"));
   EXPECT_EQ(delta.reasoning, "a STOP b");
   EXPECT_EQ(delta.text, "Answer ");
-  EXPECT_TRUE(s.is_stopped());
+  EXPECT_TRUE(s.is_done());
   EXPECT_EQ(s.matched_stop(), "STOP");
 }
 
-TEST_F(OutputSplitterTest, AStopStringInsideOneTokenCutsTheToken) {
+TEST_F(OutputParserTest, AStopStringInsideOneTokenCutsTheToken) {
   // nano has tokens of several letters: find one and stop on its second letter.
   for (TokenId id = 300; id < nano_.value.tokenizer->id_bound(); ++id) {
     const std::string text(nano_.value.tokenizer->token_bytes(id));
     if (text.size() < 3 || text[0] != 't' || text[1] != 'h') continue;
-    OutputSplitter s = splitter(Stage::kAnswer, {text.substr(1, 1)});
+    OutputParser s = parser(Stage::kAnswer, {text.substr(1, 1)});
     OutputDelta delta;
     s.push({id, -0.5f, {}}, delta);
     EXPECT_EQ(delta.text, "t");
-    EXPECT_TRUE(s.is_stopped());
+    EXPECT_TRUE(s.is_done());
     ASSERT_EQ(delta.text_tokens.size(), 1u);
     return;
   }
   FAIL() << "no such token";
 }
 
-TEST_F(OutputSplitterTest, TokensComeWithTheTextTheyBegin) {
-  OutputSplitter s = splitter(Stage::kAnswer, {"xyz"});
+TEST_F(OutputParserTest, TokensComeWithTheTextTheyBegin) {
+  OutputParser s = parser(Stage::kAnswer, {"xyz"});
   OutputDelta delta;
   for (TokenId id : bytes("axy")) s.push({id, 0, {}}, delta);
   EXPECT_EQ(delta.text, "a");
@@ -108,7 +111,7 @@ TEST_F(OutputSplitterTest, TokensComeWithTheTextTheyBegin) {
   EXPECT_EQ(delta.text_tokens.size(), 4u);
 }
 
-TEST_F(OutputSplitterTest, GroupingOfTokensDoesNotMatter) {
+TEST_F(OutputParserTest, GroupingOfTokensDoesNotMatter) {
   const std::string output =
       "Grüße, 中文 and 😀.</think>The answer: \n\nUs 42 \n\nUse nothing.\n\nUser: more";
   for (unsigned seed = 0; seed < 300; ++seed) {
@@ -123,10 +126,10 @@ TEST_F(OutputSplitterTest, GroupingOfTokensDoesNotMatter) {
         ids.push_back(id);
       }
     }
-    OutputSplitter s = splitter(Stage::kReasoning, {"\n\nUser"});
+    OutputParser s = parser(Stage::kReasoning, {"\n\nUser"});
     OutputDelta delta;
     for (TokenId id : ids) s.push({id, 0, {}}, delta);
-    s.finish(delta);
+    s.finish(FinishReason::kStop, delta);
     ASSERT_EQ(delta.reasoning, "Grüße, 中文 and 😀.") << "seed " << seed;
     ASSERT_EQ(delta.text, "The answer: \n\nUs 42 \n\nUse nothing.") << "seed " << seed;
   }

@@ -1,0 +1,59 @@
+#pragma once
+
+#include <bitset>
+#include <cstddef>
+#include <string_view>
+
+namespace millrace::api::recipe {
+
+/// Checks that bytes which arrive one after another form one JSON value. Constant work per byte;
+/// nesting deeper than kMaxDepth is a violation. What a string contains is not checked for UTF-8.
+class JsonValidator {
+ public:
+  static constexpr std::size_t kMaxDepth = 512;
+
+  /// False when the bytes so far, this one included, begin no JSON value. White space around the
+  /// value is accepted. Not to be called again after false.
+  bool push(char byte);
+
+  /// The bytes so far are a whole value. Only a number can still grow.
+  bool is_complete() const;
+  /// Inside a string, where any byte but a control character is welcome.
+  bool is_in_string() const { return state_ == State::kString; }
+
+ private:
+  enum class State {
+    kValue,       // a value must come
+    kFirstValue,  // ... or the end of an empty list
+    kName,        // a member's name must come
+    kFirstName,   // ... or the end of an empty object
+    kColon,       // behind a name
+    kAfter,       // behind a value
+    kString,
+    kEscape,
+    kHex,
+    kLiteral,  // rest_ must come
+    kMinus,
+    kZero,
+    kWhole,
+    kPoint,
+    kFraction,
+    kExponent,
+    kExponentSign,
+    kPower,
+  };
+  bool begin_value(char byte);
+  bool push_number(char byte);
+  bool after_value(char byte);
+  bool open(bool is_object);
+  bool close(bool is_object);
+
+  State state_ = State::kValue;
+  std::bitset<kMaxDepth> is_object_;  // of the levels that are open, outermost first
+  std::size_t depth_ = 0;
+  bool is_name_ = false;  // the string is a member's name
+  int hex_left_ = 0;
+  std::string_view rest_;
+};
+
+}  // namespace millrace::api::recipe

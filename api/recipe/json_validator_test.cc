@@ -1,0 +1,62 @@
+#include "api/recipe/json_validator.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+#include <string>
+
+#include "api/recipe/json_text.h"
+#include "common/json.h"
+
+namespace millrace::api::recipe {
+namespace {
+
+bool is_valid(std::string_view text) {
+  JsonValidator validator;
+  for (char byte : text) {
+    if (!validator.push(byte)) return false;
+  }
+  return validator.is_complete();
+}
+
+TEST(JsonValidator, AgreesWithTheJsonLibraryOnMutatedTexts) {
+  const std::vector<std::string> seeds = {
+      R"({"a":[1,-2.5e+3,true,false,null],"b":{"c":"x\n\u00e9\"\\"},"d":[]})",
+      R"([0,0.5,-0,1E5,[[]],{},{"":""}])", R"("text")", " -12.25e-2 ", "true"};
+  std::mt19937 random(1);
+  const std::string alphabet = "{}[]\",:0123456789.-+eEtrufalsn \\/x";
+  int valid = 0;
+  for (int i = 0; i < 200000; ++i) {
+    std::string text = seeds[random() % seeds.size()];
+    for (auto edits = random() % 3; edits > 0; --edits) {
+      const std::size_t at = random() % text.size();
+      switch (random() % 3) {
+        case 0:
+          text[at] = alphabet[random() % alphabet.size()];
+          break;
+        case 1:
+          text.insert(at, 1, alphabet[random() % alphabet.size()]);
+          break;
+        default:
+          if (text.size() > 1) text.erase(at, 1);
+      }
+    }
+    // accept() checks grammar alone, as the validator does.
+    // Numbers of any size are grammatical; the library wants a double.
+    const bool expected = Json::accept(clamp_numbers(text).value_or(text));
+    ASSERT_EQ(is_valid(text), expected) << text;
+    valid += expected ? 1 : 0;
+  }
+  EXPECT_GT(valid, 20000);
+}
+
+TEST(JsonValidator, BoundsNesting) {
+  const auto nested = [](std::size_t depth) {
+    return std::string(depth, '[') + std::string(depth, ']');
+  };
+  EXPECT_TRUE(is_valid(nested(JsonValidator::kMaxDepth)));
+  EXPECT_FALSE(is_valid(nested(JsonValidator::kMaxDepth + 1)));
+}
+
+}  // namespace
+}  // namespace millrace::api::recipe

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "api/recipe/output_parser.h"
+#include "api/recipe/test_deployment.h"
+
+namespace millrace::api::recipe::test {
+
+/// All that an output came to: deltas merged, calls put together.
+struct ParsedOutput {
+  struct Call {
+    std::string name;
+    std::string arguments;
+    bool has_ended = false;
+    bool operator==(const Call&) const = default;
+  };
+  std::string reasoning;
+  std::string text;
+  std::vector<Call> calls;
+  FinishReason finish = FinishReason::kStop;
+  CallProblem problem = CallProblem::kNone;
+
+  bool operator==(const ParsedOutput&) const = default;
+};
+
+/// Puts the events of calls together; fails the test when they come in a wrong order.
+std::vector<ParsedOutput::Call> calls_of(const std::vector<ToolEvent>& events);
+
+/// Texts as tokens of nano, and their parse.
+class OutputLab {
+ public:
+  OutputLab();
+
+  /// Tokens of bytes, which need not be whole code points. Control tokens may be spelled.
+  std::vector<TokenId> ids(std::string_view bytes) const;
+  /// The same with every ordinary byte as a token of its own.
+  std::vector<TokenId> byte_ids(std::string_view bytes) const;
+  ParsedOutput parse(const std::vector<TokenId>& ids, const ParseOptions& options,
+                     FinishReason reason = FinishReason::kStop) const;
+  ParsedOutput parse(std::string_view text, const ParseOptions& options,
+                     FinishReason reason = FinishReason::kStop) const {
+    return parse(ids(text), options, reason);
+  }
+  const NanoDeployment& nano() const { return nano_; }
+
+ private:
+  bool is_control(TokenId id) const;
+
+  NanoDeployment nano_;
+  std::vector<TokenId> byte_tokens_;
+};
+
+}  // namespace millrace::api::recipe::test
