@@ -180,8 +180,8 @@ class Plan:
                 g0 = min(g0, g1)
                 local = (part - torch.tensor([k0, k0, g0, g0], dtype=torch.int32)).contiguous()
                 local[:, 2:] = local[:, 2:].clamp(min=0)
-                self.blocks.append((b * T + q0, b * T + q1, b * T + k0, b * T + q1,
-                                    (b * T // ratio if ratio else 0) + g0, (b * T // ratio if ratio else 0) + g1, local))
+                entries = b * T // ratio if ratio else 0
+                self.blocks.append((b * T + q0, b * T + q1, b * T + k0, b * T + q1, entries + g0, entries + g1, local))
 
 
 class Attend(torch.autograd.Function):
@@ -274,7 +274,8 @@ class Experts(torch.autograd.Function):
         slots[order] = place.to(torch.int32)
         index[:, :k] = slots.view(n, k)
         index[:, k] = torch.arange(total, total + n, dtype=torch.int32)
-        spans = [(e, int(b), int(b + p)) for e, (b, p) in enumerate(zip(begin, padded)) if p] + [(experts, total, total + n)]
+        spans = [(e, int(b), int(b + p)) for e, (b, p) in enumerate(zip(begin, padded)) if p]
+        spans.append((experts, total, total + n))
         xg = x.index_select(0, source)
         h = torch.empty(total + n, 2 * I, dtype=BF)
         y = torch.empty(total + n, I, dtype=BF)

@@ -49,7 +49,8 @@ class Indexers:
         net, c = self.network, self.config
         self.chosen, self.mass = {}, {}
         if net.distil is not None:
-            taught = [b for b, (_, _, _, _, g0, g1, _) in enumerate(plan.blocks) if g1 > g0 and net.distil.random() < TAUGHT_SHARE]
+            taught = [b for b, (_, _, _, _, g0, g1, _) in enumerate(plan.blocks)
+                      if g1 > g0 and net.distil.random() < TAUGHT_SHARE]
             for b in taught:
                 q0, q1, _, _, g0, g1, _ = plan.blocks[b]
                 self.mass[b] = torch.zeros(q1 - q0, g1 - g0)

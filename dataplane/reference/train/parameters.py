@@ -86,7 +86,8 @@ def entries(c: ModelConfig) -> list[Entry]:
     if c.num_nextn_predict_layers:
         last = f"mtp.{c.num_nextn_predict_layers - 1}."
         out += [Entry("mtp.0.main_proj.weight", (d, d * len(c.dspark_target_layer_ids)), "fp8", "muon"),
-                Entry("mtp.0.main_norm.weight", (d,), "bf16", "adam"), Entry(last + "norm.weight", (d,), "bf16", "adam"),
+                Entry("mtp.0.main_norm.weight", (d,), "bf16", "adam"),
+                Entry(last + "norm.weight", (d,), "bf16", "adam"),
                 Entry(last + "markov_head.embed.weight", (c.vocab_size, c.dspark_markov_rank), "bf16", "embed"),
                 Entry(last + "markov_head.head.weight", (c.vocab_size, c.dspark_markov_rank), "bf16", "adam"),
                 Entry(last + "confidence_head.proj.weight", (1, d + c.dspark_markov_rank), "bf16", "adam")]

@@ -46,7 +46,8 @@ def middle_error(a, b):
 
 def test_parameters_have_the_names_and_shapes_of_the_oracle(pair):
     net, oracle, _ = pair
-    assert {n: tuple(v.shape) for n, v in net.parameters.value.items()} == {n: tuple(v.shape) for n, v in oracle.state_dict().items()}
+    shapes = lambda values: {n: tuple(v.shape) for n, v in values.items()}
+    assert shapes(net.parameters.value) == shapes(oracle.state_dict())
 
 
 def test_a_document_inside_a_packed_row_equals_the_oracle_on_it_alone(pair):
@@ -85,6 +86,6 @@ def test_draft_blocks_equal_the_oracle(pair):
         want = dspark.propose_hidden(oracle, torch.tensor(ids)[positions + 1], positions, rings,
                                      torch.ones(3, window, dtype=torch.bool), options)
         batch = Batch(net, placed(ids, 0, (len(ids) + 127) // 128 * 128))
-        got = net.propose(batch, torch.nn.functional.pad(out.taps[0], (0, 0, 0, batch.tokens.numel() - len(ids))).bfloat16(),
-                          positions)
+        taps = torch.nn.functional.pad(out.taps[0], (0, 0, 0, batch.tokens.numel() - len(ids))).bfloat16()
+        got = net.propose(batch, taps, positions)
     assert middle_error(got.view(3, -1, got.shape[-1]), want) < 0.05
