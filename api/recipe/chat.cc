@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "api/recipe/chat_request.h"
+#include "api/recipe/chat_tools.h"
 #include "api/recipe/event_stream.h"
 #include "api/recipe/prepared_request.h"
 #include "common/json.h"
@@ -21,6 +22,7 @@ class ChatEncoder final : public ResponseEncoder {
   };
   ChatEncoder(const Deployment& deployment, const AnswerIdentity& identity, Options options)
       : deployment_(deployment),
+        request_id_(identity.request_id),
         id_("chatcmpl-" + identity.request_id),
         created_(identity.created_seconds),
         options_(options) {}
@@ -53,6 +55,12 @@ class ChatEncoder final : public ResponseEncoder {
       value["choices"][0]["logprobs"] = logprobs(output.text_tokens);
       events += data_event(value);
     }
+    for (const ToolEvent& event : output.tool_events) {
+      if (event.kind == ToolEvent::Kind::kEnd) continue;
+      Json delta = Json::object();
+      delta["tool_calls"].push_back(call_delta(event));
+      events += data_event(chunk(std::move(delta)));
+    }
     return events;
   }
 
@@ -81,8 +89,11 @@ class ChatEncoder final : public ResponseEncoder {
                        const Usage& usage) override {
     Json message = Json::object();
     message["role"] = "assistant";
-    message["content"] = output.text;
+    Json calls = complete_calls(output.tool_events);
+    const bool has_calls = !calls.empty();
+    message["content"] = has_calls && output.text.empty() ? Json() : Json(output.text);
     if (options_.has_reasoning) message["reasoning_content"] = output.reasoning;
+    if (has_calls) message["tool_calls"] = std::move(calls);
     Json choice = Json::object();
     choice["index"] = 0;
     choice["message"] = std::move(message);
@@ -95,6 +106,52 @@ class ChatEncoder final : public ResponseEncoder {
   }
 
  private:
+  std::string call_id(int index) const { return str_cat("call_", request_id_, "_", index); }
+
+  /// The name comes once, with an empty text of arguments; then pieces of that text.
+  Json call_delta(const ToolEvent& event) {
+    Json call = Json::object();
+    if (event.kind == ToolEvent::Kind::kArguments) {
+      call["index"] = call_index_;
+      call["function"]["arguments"] = event.text;
+      return call;
+    }
+    ++call_index_;
+    call["index"] = call_index_;
+    call["id"] = call_id(call_index_);
+    call["type"] = "function";
+    call["function"]["name"] = event.text;
+    call["function"]["arguments"] = "";
+    return call;
+  }
+
+  /// Calls that ended; one that was cut off is left out.
+  Json complete_calls(const std::vector<ToolEvent>& events) const {
+    Json calls = Json::array();
+    Json function = Json::object();
+    std::string arguments;
+    for (const ToolEvent& event : events) {
+      switch (event.kind) {
+        case ToolEvent::Kind::kBegin:
+          function["name"] = event.text;
+          arguments.clear();
+          break;
+        case ToolEvent::Kind::kArguments:
+          arguments += event.text;
+          break;
+        case ToolEvent::Kind::kEnd:
+          function["arguments"] = arguments;
+          Json call = Json::object();
+          call["id"] = call_id(static_cast<int>(calls.size()));
+          call["type"] = "function";
+          call["function"] = function;
+          calls.push_back(std::move(call));
+          break;
+      }
+    }
+    return calls;
+  }
+
   Json head(std::string_view object) const {
     Json json = Json::object();
     json["id"] = id_;
@@ -147,9 +204,11 @@ class ChatEncoder final : public ResponseEncoder {
   }
 
   const Deployment& deployment_;
+  const std::string request_id_;
   const std::string id_;
   const std::int64_t created_;
   const Options options_;
+  int call_index_ = -1;  // of the call that is being streamed
 };
 
 }  // namespace
@@ -166,6 +225,12 @@ absl::StatusOr<PreparedRequest> prepare_chat(std::string_view body, const Deploy
   const bool is_thinking = request.conversation.thinking == Thinking::kOn;
   prepared.parsing.stage = prompt.stage;
   prepared.parsing.stops = request.sampling.stop;
+  const bool offers_tools = !request.conversation.tools.empty() &&
+                            request.conversation.tool_choice.kind != ToolChoice::Kind::kNone;
+  if (offers_tools) {
+    prepared.parsing.markup = Markup::kCalls;
+    prepared.parsing.calls = tool_call_options(request.conversation, request.parallel_calls);
+  }
   prepared.is_streamed = request.stream.is_streamed;
   prepared.encoder = std::make_unique<ChatEncoder>(
       deployment, identity,

@@ -5,19 +5,22 @@
 #include "absl/status/statusor.h"
 #include "api/recipe/conversation.h"
 #include "api/recipe/fields.h"
+#include "api/recipe/tool_call_parser.h"
 
 namespace millrace::api::recipe {
 
 /// A decoded Chat Completions request.
 struct ChatRequest {
   Conversation conversation;
+  ParallelCalls parallel_calls = ParallelCalls::kAllowed;
   Sampling sampling;
   StreamOptions stream;
 };
 
 /// Decodes and validates a body. Known fields with unknown values are refused by name, unknown
-/// fields are ignored; `tools`, a tool choice other than none or auto and a response format other
-/// than text are refused. Errors: kInvalidArgument, kNotFound (model), with the field's name.
+/// fields are ignored; what this server cannot do yet (images, JSON schemas for the answer, the
+/// functions that preceded tools) is refused. Errors: kInvalidArgument, kNotFound (model), with the
+/// field's name.
 absl::StatusOr<ChatRequest> parse_chat_request(std::string_view body, std::string_view served_model,
                                                int vocab_size, Thinking default_thinking);
 

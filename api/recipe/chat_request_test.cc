@@ -19,6 +19,18 @@ std::string with(const std::string& member) {
          (member.empty() ? "" : "," + member) + "}";
 }
 
+/// The member `tools` with one function of these members.
+std::string tool(const std::string& members) {
+  return R"("tools":[{"type":"function","function":{)" + members + "}}]";
+}
+
+/// A body whose first message calls `f` as c1, followed by these messages.
+std::string calls(const std::string& messages) {
+  return R"({"model":"m","messages":[{"role":"assistant","tool_calls":[{"id":"c1","type":"function",)"
+         R"("function":{"name":"f","arguments":"{}"}}]},)" +
+         messages + "]}";
+}
+
 absl::StatusOr<ChatRequest> parse(const std::string& body, Thinking thinking = Thinking::kOn) {
   return parse_chat_request(body, "m", 2048, thinking);
 }
@@ -51,9 +63,9 @@ TEST(ChatRequest, RefusesBadInputAndNamesTheField) {
       {R"({"model":"m","messages":[{"role":"user","content":[{"type":"text"}]}]})",
        "messages[0].content[0].text", "required"},
       {R"({"model":"m","messages":[{"role":"assistant","content":"x","tool_calls":[]}]})",
-       "messages[0].tool_calls", "not supported"},
-      {R"({"model":"m","messages":[{"role":"assistant","content":"x","prefix":true}]})",
-       "messages[0].prefix", "not supported"},
+       "messages[0].tool_calls", "at least one"},
+      {R"({"model":"m","messages":[{"role":"assistant","content":"x","prefix":true},{"role":"user","content":"x"}]})",
+       "messages[0].prefix", "last message"},
       {with(R"("temperature":2.5)"), "temperature", "0 to 2"},
       {with(R"("temperature":"hot")"), "temperature", "number"},
       {with(R"("top_p":0)"), "top_p", "greater than 0"},
@@ -81,11 +93,35 @@ TEST(ChatRequest, RefusesBadInputAndNamesTheField) {
        "stream_options should be set along with stream = true"},
       {with(R"("logprobs":true,"top_logprobs":21)"), "top_logprobs", "0 to 20"},
       {with(R"("top_logprobs":2)"), "top_logprobs", "`logprobs` to be true"},
-      {with(R"("tools":[{"type":"function"}])"), "tools", "not supported"},
+      {with(R"("tools":[{"type":"function"}])"), "tools[0].function", "required"},
+      {with(R"("tools":{})"), "tools", "list"},
+      {with(R"("tools":[1])"), "tools[0]", "object"},
+      {with(R"("tools":[{"type":"custom"}])"), "tools[0].type", "function"},
+      {with(tool(R"("name":"a","parameters":[])")), "tools[0].function.parameters", "object"},
+      {with(tool(R"("name":"a","parameters":{"type":"string"})")), "tools[0].function.parameters",
+       "must be \"object\""},
+      {with(tool(R"("name":"a","strict":1)")), "tools[0].function.strict", "true or false"},
+      {with(tool(R"("name":"a","description":1)")), "tools[0].function.description", "string"},
+      {with(tool(R"("name":"a")") + R"(,"tool_choice":"sometimes")"), "tool_choice", "required"},
+      {with(tool(R"("name":"a")") + R"(,"tool_choice":{"type":"custom"})"), "tool_choice.type",
+       "function"},
+      {with(tool(R"("name":"a")") + R"(,"parallel_tool_calls":1)"), "parallel_tool_calls", "true"},
+      {calls(R"({"role":"user","content":"x"})"), "messages[0].tool_calls", "insufficient"},
+      {calls(R"({"role":"tool","content":"x"})"), "messages[1].tool_call_id", "required"},
+      {calls(R"({"role":"tool","tool_call_id":"c1"})"), "messages[1].content", "required"},
+      {calls(
+           R"({"role":"tool","tool_call_id":"c1","content":"x"},{"role":"tool","tool_call_id":"c1","content":"x"})"),
+       "messages[2].tool_call_id", "twice"},
+      {R"({"model":"m","messages":[{"role":"assistant","tool_calls":[{"id":"c1","function":{"name":"f"}}]}]})",
+       "messages[0].tool_calls[0].function.arguments", "required"},
+      {R"({"model":"m","messages":[{"role":"assistant","tool_calls":[{"id":"","function":{"name":"f","arguments":""}}]}]})",
+       "messages[0].tool_calls[0].id", "1 to 512"},
       {with(R"("tools":[])"), "tools", "empty array"},
       {with(R"("seed":1,"temperature":0,"seed":1)"), "", "\"seed\" occurs twice"},
-      {with(R"("tool_choice":"required")"), "tool_choice", "not supported"},
-      {with(R"("response_format":{"type":"json_object"})"), "response_format", "not supported"},
+      {with(R"("tool_choice":"required")"), "tool_choice", "`tools` are given"},
+      {with(R"("response_format":{"type":"json_object"})"), "messages", "the word 'json'"},
+      {with(R"("response_format":{"type":"json_schema"})"), "response_format", "not supported"},
+      {with(R"("response_format":{"type":"regex"})"), "response_format.type", "json_object"},
       {with(R"("functions":[])"), "functions", "not supported"},
       {with(R"("thinking":{"type":"sometimes"})"), "thinking.type", "enabled or disabled"},
       {with(R"("reasoning_effort":0)"), "reasoning_effort", "1 to 100"},
@@ -145,6 +181,26 @@ TEST(ChatRequest, ReadsEveryField) {
   EXPECT_TRUE(request->stream.is_streamed);
   EXPECT_TRUE(request->stream.include_usage);
   EXPECT_EQ(request->conversation.effort.exact, 33);
+}
+
+TEST(ChatRequest, ReadsToolsWithExactNumbers) {
+  const auto request = parse(with(
+      R"("tools":[{"type":"function","function":{"name":"a","description":"A","strict":true,
+         "parameters":{"type":"object","properties":{"n":{"maximum":123456789012345678901,
+         "minimum":-1e400,"multipleOf":1e-5}}}}},{"type":"function","function":{"name":"b"}}],
+         "parallel_tool_calls":false,"tool_choice":{"type":"function","function":{"name":"b"}})"));
+  ASSERT_TRUE(request.ok()) << request.status();
+  const Conversation& conversation = request->conversation;
+  ASSERT_EQ(conversation.tools.size(), 2u);
+  EXPECT_EQ(conversation.tools[0].parameters,
+            R"({"type": "object", "properties": {"n": {"maximum": 123456789012345678901, )"
+            R"("minimum": -1e400, "multipleOf": 1e-05}}})");
+  EXPECT_EQ(conversation.tools[0].properties, std::vector<std::string>{"n"});
+  EXPECT_TRUE(conversation.tools[0].is_strict);
+  EXPECT_EQ(conversation.tools[1].parameters, "{}");
+  EXPECT_EQ(conversation.tool_choice.name, "b");
+  EXPECT_EQ(conversation.thinking, Thinking::kOff);  // it was on by default only
+  EXPECT_EQ(request->parallel_calls, ParallelCalls::kOnlyOne);
 }
 
 TEST(ChatRequest, NullCountsAsAbsent) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/numbers.h"
+#include "api/recipe/json_text.h"
 #include "api/recipe/request_error.h"
 #include "common/json.h"
 #include "common/status_macros.h"
@@ -99,7 +100,9 @@ absl::Status Fields::refuse(std::initializer_list<std::string_view> names) const
 }
 
 absl::StatusOr<Json> parse_body(std::string_view body) {
-  absl::StatusOr<Json> value = parse_json(body);
+  // Such numbers are in no field's range, but may stand in a tool's schema, which is kept as text.
+  const std::optional<std::string> clamped = clamp_numbers(body);
+  absl::StatusOr<Json> value = parse_json(clamped ? *clamped : body);
   if (!value.ok()) return field_error("", message_of(value.status()), "invalid_json");
   if (!value->is_object()) return field_error("", "the body must be a JSON object", "invalid_json");
   return value;

@@ -1,6 +1,8 @@
 #include <gtest/gtest.h>
 
-#include "api/recipe/json_text.h"
+#include <map>
+
+#include "api/recipe/chat_request.h"
 #include "api/recipe/test_fixtures.h"
 
 namespace millrace::api::recipe {
@@ -52,6 +54,75 @@ TEST(PromptFixture, ReferenceEncoders) {
     ++count;
   }
   EXPECT_EQ(count, 10);
+}
+
+PromptFormat format_of(const Json& line) {
+  return line["encoding"] == "v4" ? PromptFormat::kV4 : PromptFormat::kV41;
+}
+
+absl::StatusOr<ChatRequest> parse_case(const Json& line) {
+  const Json& body = line["body"];
+  return parse_chat_request(body.dump(), body["model"].get<std::string>(), 2048, Thinking::kOn);
+}
+
+// Recorded from deepseek-recipe; the prompts do not depend on what becomes of old reasoning.
+TEST(PromptFixture, ChatCompletions) {
+  int prompts = 0;
+  int errors = 0;
+  for (const Json& line : test::read_fixture_lines("prompt_cases.jsonl")) {
+    if (line["protocol"] != "chat_completions") continue;
+    SCOPED_TRACE(line["name"].get<std::string>());
+    const auto request = parse_case(line);
+    if (line["expected"].contains("error")) {
+      ASSERT_FALSE(request.ok());
+      EXPECT_EQ(std::string(request.status().message()),
+                line["expected"]["error"].get<std::string>());
+      ++errors;
+      continue;
+    }
+    ASSERT_TRUE(request.ok()) << request.status();
+    for (const OldReasoning old : {OldReasoning::kKeep, OldReasoning::kDropWithoutTools}) {
+      const auto prompt =
+          render(request->conversation, {.format = format_of(line), .old_reasoning = old});
+      ASSERT_TRUE(prompt.ok()) << prompt.status();
+      EXPECT_EQ(test::prompt_text(prompt->segments), line["expected"]["prompt"].get<std::string>());
+    }
+    ++prompts;
+  }
+  EXPECT_EQ(prompts, 15);
+  EXPECT_EQ(errors, 10);
+}
+
+// Ids of control tokens in the published V4 and V4.1 tokenizers.
+const std::map<std::string, int> kPublishedIds = {
+    {"<｜begin▁of▁sentence｜>", 0}, {"<｜end▁of▁sentence｜>", 1}, {"<｜System｜>", 128799},
+    {"<｜User｜>", 128803},         {"<｜Assistant｜>", 128804},  {"<think>", 128821},
+    {"</think>", 128822},           {"｜DSML｜", 128825}};
+
+// The recorded token ids show which tokens of a prompt are control tokens.
+TEST(PromptFixture, ControlTokensStandWhereRecordedIdsHaveThem) {
+  const Json cases = *parse_json(test::read_fixture("token_cases.json"));
+  std::map<std::string, Json> requests;
+  for (const Json& line : test::read_fixture_lines("prompt_cases.jsonl")) {
+    requests[line["name"].get<std::string>()] = line;
+  }
+  for (const Json& recorded : cases["prompts"]) {
+    SCOPED_TRACE(recorded["name"].get<std::string>());
+    const Json& line = requests.at(recorded["name"].get<std::string>());
+    const auto request = parse_case(line);
+    ASSERT_TRUE(request.ok()) << request.status();
+    const auto prompt = render(request->conversation, {.format = format_of(line)});
+    ASSERT_TRUE(prompt.ok()) << prompt.status();
+    std::vector<int> expected;
+    for (const Json& id : recorded["ids"]) {
+      if (id < 3 || id >= 128000) expected.push_back(id.get<int>());
+    }
+    std::vector<int> actual;
+    for (const Segment& segment : prompt->segments) {
+      if (segment.is_control) actual.push_back(kPublishedIds.at(segment.text));
+    }
+    EXPECT_EQ(actual, expected);
+  }
 }
 
 }  // namespace

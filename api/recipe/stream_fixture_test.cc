@@ -1,0 +1,119 @@
+#include <gtest/gtest.h>
+
+#include "api/recipe/prepared_request.h"
+#include "api/recipe/test_fixtures.h"
+#include "api/recipe/test_outputs.h"
+
+namespace millrace::api::recipe {
+namespace {
+
+/// The JSON values of an event stream, without what ends it.
+std::vector<Json> events_of(const std::string& stream) {
+  std::vector<Json> values;
+  for (std::size_t at = 0; at < stream.size();) {
+    const std::size_t end = stream.find("\n\n", at);
+    const std::size_t data = stream.find("data: ", at);
+    EXPECT_LT(data, end);
+    const std::string text = stream.substr(data + 6, end - data - 6);
+    if (text != "[DONE]") values.push_back(*parse_json(text));
+    at = end + 2;
+  }
+  return values;
+}
+
+/// The arguments that a chunk brings, or nullptr.
+Json* arguments_of(Json& chunk) {
+  Json& choice = chunk["choices"][0];
+  if (!choice["delta"].contains("tool_calls")) return nullptr;
+  Json& call = choice["delta"]["tool_calls"][0];
+  return call.contains("id") ? nullptr : &call["function"]["arguments"];
+}
+
+/// Pieces of arguments that follow each other, as one.
+std::vector<Json> merged(const std::vector<Json>& chunks) {
+  std::vector<Json> result;
+  for (Json chunk : chunks) {
+    Json* piece = arguments_of(chunk);
+    Json* before = result.empty() ? nullptr : arguments_of(result.back());
+    if (piece != nullptr && before != nullptr) {
+      *before = before->get<std::string>() + piece->get<std::string>();
+    } else {
+      result.push_back(std::move(chunk));
+    }
+  }
+  return result;
+}
+
+// Recorded from deepseek-recipe; pieces of arguments may be cut elsewhere, and the count of
+// reasoning tokens is an addition of ours.
+TEST(StreamFixture, ChatCompletions) {
+  const test::OutputLab lab;
+  Deployment deployment = lab.nano().value;
+  deployment.usage_form = UsageForm::kFinishingChunk;
+  int count = 0;
+  for (const Json& line : test::read_fixture_lines("stream_cases.jsonl")) {
+    if (line["protocol"] != "chat_completions") continue;
+    SCOPED_TRACE(line["name"].get<std::string>());
+    Json body = line["body"];
+    body["model"] = deployment.model_id;
+    body["stream"] = true;
+    body["stream_options"]["include_usage"] = true;
+    auto prepared = prepare_chat(body.dump(), deployment, {"mock-id", 0});
+    ASSERT_TRUE(prepared.ok()) << prepared.status();
+    OutputParser parser(*deployment.tokenizer, deployment.control, prepared->parsing);
+    std::string stream = prepared->encoder->begin();
+    Usage usage;
+    FinishReason reason = FinishReason::kStop;
+    for (const Json& chunk : line["chunks"]) {
+      if (chunk["kind"] == "ready") usage.prompt_tokens = chunk["prompt_tokens"];
+      if (chunk["kind"] == "finish" && chunk["finish_reason"] == "length") {
+        reason = FinishReason::kLength;
+      }
+      if (chunk["kind"] != "text") continue;
+      usage.completion_tokens += chunk["content_tokens"].get<std::uint32_t>();
+      OutputDelta delta;
+      for (TokenId id : lab.ids(chunk["content"].get<std::string>())) {
+        parser.push({id, 0, {}}, delta);
+      }
+      stream += prepared->encoder->delta(delta);
+    }
+    OutputDelta last;
+    reason = parser.finish(reason, last);
+    stream += prepared->encoder->delta(last);
+    stream += prepared->encoder->finish(reason, usage);
+    std::vector<Json> actual = events_of(stream);
+    for (Json& event : actual) {
+      EXPECT_EQ(event["id"], "chatcmpl-mock-id");
+      event["id"] = "mock-id";
+      if (event["usage"].is_object()) event["usage"].erase("completion_tokens_details");
+    }
+    EXPECT_EQ(merged(actual), merged(line["events"].get<std::vector<Json>>()));
+    ++count;
+  }
+  EXPECT_EQ(count, 6);
+}
+
+// The whole answer holds what the stream brings.
+TEST(StreamFixture, ACallInTheWholeAnswer) {
+  const test::OutputLab lab;
+  auto prepared = prepare_chat(
+      R"({"model":"deepseek-flash","messages":[{"role":"user","content":"q"}],
+          "thinking":{"type":"disabled"},"tools":[{"type":"function","function":{"name":"f"}}]})",
+      lab.nano().value, {"7", 0});
+  ASSERT_TRUE(prepared.ok()) << prepared.status();
+  const std::string call = "<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"f\">\n</｜DSML｜ invoke>\n";
+  OutputParser parser(*lab.nano().value.tokenizer, lab.nano().value.control, prepared->parsing);
+  OutputDelta output;
+  for (TokenId id : lab.ids(call + "<｜DSML｜ invoke name=\"f\">\n<｜DSML｜ parameter")) {
+    parser.push({id, 0, {}}, output);
+  }
+  const FinishReason reason = parser.finish(FinishReason::kStop, output);
+  const Json body = *parse_json(prepared->encoder->complete(output, reason, {}));
+  EXPECT_EQ(body["choices"][0]["finish_reason"], "length");  // the second call was cut off
+  EXPECT_EQ(body["choices"][0]["message"],
+            *parse_json(R"({"role":"assistant","content":null,"tool_calls":[{"id":"call_7_0",
+                            "type":"function","function":{"name":"f","arguments":"{}"}}]})"));
+}
+
+}  // namespace
+}  // namespace millrace::api::recipe
