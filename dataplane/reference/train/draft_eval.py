@@ -61,7 +61,10 @@ class Blocks:
 
 
 def packed(tokenizer: Tokenizer, task: str, samples: int, window: int, seed: str) -> list[tuple[dict, list[Turn]]]:
-    """Held-out conversations of a task in rows of ROW tokens: (data as mix.Stream.batch(1) gives, their turns)."""
+    """Held-out conversations of a task in rows of at most ROW tokens: (data as mix.Stream gives, their turns).
+
+    Targets are made by `settle`.
+    """
     rng = random.Random(f"{seed}-{task}")
     out, at = [], ROW
     for number in range(samples):
@@ -81,9 +84,8 @@ def packed(tokenizer: Tokenizer, task: str, samples: int, window: int, seed: str
         data["decoder_floor"][0, at + max(0, first - window):at + n] = max(0, first - window)
         turns.append(Turn(task, number, at, at + first, at + last))
         at += n + n % 2
-    for data, _ in out:
-        data["target"] = np.roll(data["tokens"], -1)
-    return out
+    rounded = lambda turns: (turns[-1].last + 128) // 128 * 128
+    return [({name: rows[:, :rounded(turns)].copy() for name, rows in data.items()}, turns) for data, turns in out]
 
 
 def _empty() -> dict:
@@ -170,7 +172,7 @@ def measure(network: DraftNetwork, tokenizer: Tokenizer, tasks: list[str], sampl
             tokens, raw = (torch.cat(x).cpu().numpy() for x in zip(*drafted))
             following = places[:, None] + 1 + np.arange(block)
             valid = following <= last[:, None]
-            text = data["tokens"][0][np.minimum(following, ROW - 1)]
+            text = data["tokens"][0][np.minimum(following, data["tokens"].shape[1] - 1)]
             accepted = np.cumprod((tokens == text) & valid, axis=1).astype(bool)
             first = np.array([t.first for t in turns])[owner]
             out.append(Blocks(accepted, valid, raw, np.full(len(places), index),
