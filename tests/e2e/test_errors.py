@@ -40,9 +40,11 @@ BAD_CHAT = [
     ({"logit_bias": {"x": 1}}, "logit_bias"),
     ({"logit_bias": {"3": 101}}, "logit_bias"),
     ({"stream": "yes"}, "stream"),
-    ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+    ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name"),
+    ({"tool_choice": "required"}, "tool_choice"),
     ({"tools": []}, "tools"),
-    ({"response_format": {"type": "json_object"}}, "response_format"),
+    ({"response_format": {"type": "json_object"}}, "messages"),
+    ({"response_format": {"type": "json_schema"}}, "response_format"),
     ({"thinking": {"type": "maybe"}}, "thinking.type"),
     ({"reasoning_effort": "extreme"}, "reasoning_effort"),
 ]

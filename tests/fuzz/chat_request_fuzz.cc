@@ -3,9 +3,11 @@
 #include <string_view>
 
 #include "api/recipe/chat_request.h"
+#include "api/recipe/prompt.h"
 #include "common/check.h"
 
-/// Chat Completions bodies: refused with a message, or decoded to a conversation that has messages.
+/// Chat Completions bodies: refused with a message, or decoded to a conversation that has messages
+/// and a prompt.
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view body(reinterpret_cast<const char*>(data), size);
@@ -13,6 +15,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       body, "nano", 2048, millrace::api::recipe::Thinking::kOn);
   if (request.ok()) {
     CHECK(!request->conversation.messages.empty());
+    const auto prompt = millrace::api::recipe::render(request->conversation);
+    CHECK(prompt.ok() && prompt->segments.front().is_control);
   } else {
     CHECK(!request.status().message().empty());
   }
