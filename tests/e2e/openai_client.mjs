@@ -79,6 +79,51 @@ tests['streamed and whole answers are equal'] = async () => {
   assert.equal(reasoning, whole.reasoning_content ?? '');
 };
 
+const weather = { type: 'function', function: { name: 'get_weather', description: 'The weather of a city.', strict: true, parameters: { type: 'object', properties: { city: { type: 'string' } }, required: ['city'], additionalProperties: false } } };
+
+// What a model calls is its own affair; what is reported as a call must be one.
+const checkCalls = ({ message, finish_reason }) => {
+  const calls = message.tool_calls ?? [];
+  assert.equal(finish_reason === 'tool_calls', calls.length > 0 && finish_reason !== 'length');
+  for (const call of calls) {
+    assert.ok(call.id && call.type === 'function' && call.function.name);
+    assert.equal(typeof JSON.parse(call.function.arguments), 'object');
+  }
+  assert.equal(new Set(calls.map((c) => c.id)).size, calls.length);
+};
+
+tests['tools, choices and results are taken'] = async () => {
+  const request = { model, messages: ask('What is the weather in Paris?'), tools: [weather], max_tokens: 200, temperature: 0 };
+  for (const tool_choice of ['auto', 'required', { type: 'function', function: { name: 'get_weather' } }]) {
+    const answer = await client.chat.completions.create({ ...request, tool_choice });
+    checkCalls(answer.choices[0]);
+  }
+  const none = await client.chat.completions.create({ ...request, tool_choice: 'none' });
+  assert.equal(none.choices[0].message.tool_calls, undefined);
+  const call = { id: 'call_1', type: 'function', function: { name: 'get_weather', arguments: '{"city": "Paris"}' } };
+  const result = await client.chat.completions.create({ ...request, messages: [...request.messages, { role: 'assistant', content: null, tool_calls: [call] }, { role: 'tool', tool_call_id: 'call_1', content: '18 degrees' }] });
+  checkCalls(result.choices[0]);
+};
+
+tests['a streamed call equals the whole one'] = async () => {
+  const request = { model, messages: ask('What is the weather in Paris?'), tools: [weather], tool_choice: 'required', max_tokens: 200, temperature: 0 };
+  const whole = (await client.chat.completions.create(request)).choices[0];
+  const calls = [];
+  let reason;
+  for await (const chunk of await client.chat.completions.create({ ...request, stream: true })) {
+    for (const { index, id, function: piece } of chunk.choices[0].delta.tool_calls ?? []) {
+      if (id) {
+        assert.equal(index, calls.length);
+        calls.push({ name: piece.name, arguments: '' });
+      }
+      calls[index].arguments += piece.arguments;
+    }
+    reason = chunk.choices[0].finish_reason ?? reason;
+  }
+  assert.equal(reason, whole.finish_reason);
+  if (reason === 'tool_calls') assert.deepEqual(calls, whole.message.tool_calls.map((c) => ({ ...c.function })));
+};
+
 tests['raw events end with [DONE]'] = async () => {
   const answer = await fetch(`${base}/v1/chat/completions`, { method: 'POST', headers: { 'content-type': 'application/json' }, body: JSON.stringify({ model, messages: ask('Hi'), max_tokens: 4, stream: true }) });
   assert.equal(answer.status, 200);
