@@ -51,11 +51,11 @@ void GenerationSession::complete(recipe::FinishReason reason) {
   send(std::move(rest));
   if (is_streamed_) {
     begin_events();
-    writer_->write(encoder_->finish(reason, usage_));
+    writer_->write(encoder_->finish({reason, parser_.matched_stop()}, usage_));
     writer_->finish_stream();
   } else {
     common::http::ServerReply reply;
-    reply.body = encoder_->complete(output_, reason, usage_);
+    reply.body = encoder_->complete(output_, {reason, parser_.matched_stop()}, usage_);
     writer_->respond(std::move(reply));
   }
 }

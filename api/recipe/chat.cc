@@ -2,8 +2,8 @@
 #include <utility>
 
 #include "api/recipe/chat_request.h"
-#include "api/recipe/chat_tools.h"
 #include "api/recipe/event_stream.h"
+#include "api/recipe/parse_options.h"
 #include "api/recipe/prepared_request.h"
 #include "common/json.h"
 #include "common/status_macros.h"
@@ -64,12 +64,12 @@ class ChatEncoder final : public ResponseEncoder {
     return events;
   }
 
-  std::string finish(FinishReason reason, const Usage& usage) override {
+  std::string finish(const Ending& ending, const Usage& usage) override {
     Json delta = Json::object();
     delta["content"] = "";
     if (options_.has_reasoning) delta["reasoning_content"] = nullptr;
     Json last = chunk(std::move(delta));
-    last["choices"][0]["finish_reason"] = finish_reason_name(reason);
+    last["choices"][0]["finish_reason"] = finish_reason_name(ending.reason);
     if (deployment_.usage_form == UsageForm::kFinishingChunk) last["usage"] = usage_json(usage);
     std::string events = data_event(last);
     if (options_.include_usage && deployment_.usage_form == UsageForm::kSeparateChunk) {
@@ -85,7 +85,7 @@ class ChatEncoder final : public ResponseEncoder {
     return str_cat("data: ", error_body(error), "\n\n");
   }
 
-  std::string complete(const OutputDelta& output, FinishReason reason,
+  std::string complete(const OutputDelta& output, const Ending& ending,
                        const Usage& usage) override {
     Json message = Json::object();
     message["role"] = "assistant";
@@ -98,7 +98,7 @@ class ChatEncoder final : public ResponseEncoder {
     choice["index"] = 0;
     choice["message"] = std::move(message);
     choice["logprobs"] = logprobs(output.text_tokens);
-    choice["finish_reason"] = finish_reason_name(reason);
+    choice["finish_reason"] = finish_reason_name(ending.reason);
     Json body = head("chat.completion");
     body["choices"].push_back(std::move(choice));
     body["usage"] = usage_json(usage);
@@ -223,14 +223,8 @@ absl::StatusOr<PreparedRequest> prepare_chat(std::string_view body, const Deploy
   ASSIGN_OR_RETURN(const RenderedPrompt prompt, render(request.conversation, deployment.render));
   ASSIGN_OR_RETURN(prepared.prompt, encode_prompt(prompt.segments, *deployment.tokenizer));
   const bool is_thinking = request.conversation.thinking == Thinking::kOn;
-  prepared.parsing.stage = prompt.stage;
+  prepared.parsing = parse_options(request.conversation, prompt.stage, request.parallel_calls);
   prepared.parsing.stops = request.sampling.stop;
-  const bool offers_tools = !request.conversation.tools.empty() &&
-                            request.conversation.tool_choice.kind != ToolChoice::Kind::kNone;
-  if (offers_tools) {
-    prepared.parsing.markup = Markup::kCalls;
-    prepared.parsing.calls = tool_call_options(request.conversation, request.parallel_calls);
-  }
   prepared.is_streamed = request.stream.is_streamed;
   prepared.encoder = std::make_unique<ChatEncoder>(
       deployment, identity,

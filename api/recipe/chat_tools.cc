@@ -8,49 +8,13 @@
 
 #include "api/recipe/json_text.h"
 #include "api/recipe/request_error.h"
+#include "api/recipe/tool_schema.h"
 #include "common/json.h"
 #include "common/status_macros.h"
 #include "common/str_cat.h"
 
 namespace millrace::api::recipe {
 namespace {
-
-constexpr std::size_t kMaxTools = 512;
-constexpr std::size_t kMaxToolNameBytes = 128;
-
-/// The member's text, or nothing.
-std::string_view raw_member(std::string_view object, std::string_view name) {
-  const auto members = raw_members(object);
-  if (!members.ok()) return {};
-  for (const RawMember& member : *members) {
-    if (member.name == name) return member.value;
-  }
-  return {};
-}
-
-bool is_tool_name(std::string_view name) {
-  return !name.empty() && name.size() <= kMaxToolNameBytes &&
-         std::all_of(name.begin(), name.end(), [](char c) {
-           return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '-';
-         });
-}
-
-absl::Status read_parameters(const Fields& function, std::string_view raw, Tool& tool) {
-  RETURN_IF_ERROR(function.require_object("parameters"));
-  const Json* parameters = function.find("parameters");
-  if (parameters == nullptr || parameters->empty()) return absl::OkStatus();
-  const auto type = parameters->find("type");
-  if (type == parameters->end() || *type != "object") {
-    return field_error(function.path("parameters"),
-                       str_cat("`", function.path("parameters"), ".type` must be \"object\""));
-  }
-  const auto properties = parameters->find("properties");
-  if (properties != parameters->end() && properties->is_object()) {
-    for (const auto& [name, schema] : properties->items()) tool.properties.push_back(name);
-  }
-  ASSIGN_OR_RETURN(tool.parameters, python_json(raw_member(raw, "parameters")));
-  return absl::OkStatus();
-}
 
 absl::StatusOr<Tool> read_tool(const Json& value, std::string_view raw, std::size_t index) {
   const std::string where = str_cat("tools[", index, "]");
@@ -86,7 +50,7 @@ absl::StatusOr<Tool> read_tool(const Json& value, std::string_view raw, std::siz
   ASSIGN_OR_RETURN(const auto strict, fields.boolean("strict"));
   tool.is_strict = strict.value_or(false);
   const std::string_view raw_function = raw_member(raw, "function");
-  RETURN_IF_ERROR(read_parameters(fields, raw_function, tool));
+  RETURN_IF_ERROR(read_schema(fields, "parameters", raw_function, tool));
   ASSIGN_OR_RETURN(tool.as_given, python_json(raw_function));
   return tool;
 }
@@ -110,11 +74,9 @@ absl::StatusOr<std::vector<Tool>> read_tools(const Fields& body, std::string_vie
   ASSIGN_OR_RETURN(const auto raw, raw_elements(raw_member(raw_body, "tools")));
   for (std::size_t i = 0; i < list->size(); ++i) {
     ASSIGN_OR_RETURN(Tool tool, read_tool((*list)[i], raw[i], i));
-    for (const Tool& other : tools) {
-      if (other.name == tool.name) return field_error("tools", "Tool names must be unique");
-    }
     tools.push_back(std::move(tool));
   }
+  RETURN_IF_ERROR(check_unique_names(tools));
   return tools;
 }
 
@@ -195,15 +157,6 @@ absl::Status read_chat_tools(const Fields& body, std::string_view raw_body,
   parallel_calls = parallel.value_or(true) ? ParallelCalls::kAllowed : ParallelCalls::kOnlyOne;
   ASSIGN_OR_RETURN(conversation.response_format, read_response_format(body, conversation.messages));
   return absl::OkStatus();
-}
-
-ToolCallOptions tool_call_options(const Conversation& conversation, ParallelCalls parallel_calls) {
-  ToolCallOptions options;
-  options.parallel_calls = parallel_calls;
-  for (const Tool& tool : conversation.tools) {
-    options.tools.push_back({tool.full_name(), tool.properties});
-  }
-  return options;
 }
 
 }  // namespace millrace::api::recipe

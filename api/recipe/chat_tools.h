@@ -16,7 +16,4 @@ namespace millrace::api::recipe {
 absl::Status read_chat_tools(const Fields& body, std::string_view raw_body,
                              Conversation& conversation, ParallelCalls& parallel_calls);
 
-/// What the parser of the answer has to know about the tools.
-ToolCallOptions tool_call_options(const Conversation& conversation, ParallelCalls parallel_calls);
-
 }  // namespace millrace::api::recipe

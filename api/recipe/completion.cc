@@ -44,9 +44,9 @@ class CompletionEncoder final : public ResponseEncoder {
     return data_event(chunk(output));
   }
 
-  std::string finish(FinishReason reason, const Usage& usage) override {
+  std::string finish(const Ending& ending, const Usage& usage) override {
     Json last = chunk({});
-    last["choices"][0]["finish_reason"] = finish_reason_name(reason);
+    last["choices"][0]["finish_reason"] = finish_reason_name(ending.reason);
     if (deployment_.usage_form == UsageForm::kFinishingChunk) last["usage"] = usage_json(usage);
     std::string events = data_event(last);
     if (options_.include_usage && deployment_.usage_form == UsageForm::kSeparateChunk) {
@@ -62,11 +62,11 @@ class CompletionEncoder final : public ResponseEncoder {
     return str_cat("data: ", error_body(error), "\n\n");
   }
 
-  std::string complete(const OutputDelta& output, FinishReason reason,
+  std::string complete(const OutputDelta& output, const Ending& ending,
                        const Usage& usage) override {
     Json body = head();
     Json choice = choice_of(output);
-    choice["finish_reason"] = finish_reason_name(reason);
+    choice["finish_reason"] = finish_reason_name(ending.reason);
     if (options_.echo_ids) choice["prompt_token_ids"] = prompt_;
     body["choices"].push_back(std::move(choice));
     body["usage"] = usage_json(usage);

@@ -7,6 +7,10 @@ namespace millrace::api::recipe {
 
 std::string data_event(const Json& value) { return str_cat("data: ", dump_json(value), "\n\n"); }
 
+std::string named_event(const Json& value) {
+  return str_cat("event: ", value["type"].get_ref<const std::string&>(), "\n", data_event(value));
+}
+
 Json usage_json(const Usage& usage) {
   // Nothing is cached between requests yet, so every prompt token is a miss.
   Json json = Json::object();

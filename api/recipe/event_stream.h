@@ -12,6 +12,9 @@ namespace millrace::api::recipe {
 /// One server-sent event: "data: ...", a blank line.
 std::string data_event(const Json& value);
 
+/// One with a name, which is its `type`: "event: ...", "data: ...", a blank line.
+std::string named_event(const Json& value);
+
 inline constexpr std::string_view kDoneEvent = "data: [DONE]\n\n";
 
 /// The usage object that Chat Completions and Completions share.

@@ -318,6 +318,18 @@ absl::StatusOr<std::vector<RawMember>> raw_members(std::string_view json) {
   return members;
 }
 
+std::string_view raw_member(std::string_view json, std::string_view name) {
+  Reader reader(json);
+  std::string_view found;
+  const bool is_valid = reader.for_members([&](const std::string& member) {
+    const std::size_t begin = reader.at();
+    if (!reader.value(nullptr)) return false;
+    if (member == name) found = json.substr(begin, reader.at() - begin);
+    return true;
+  });
+  return is_valid ? found : std::string_view();
+}
+
 absl::StatusOr<std::vector<std::string_view>> raw_elements(std::string_view json) {
   Reader reader(json);
   std::vector<std::string_view> elements;

@@ -27,6 +27,9 @@ struct RawMember {
 /// The members of an object in order; views into `json`. kInvalidArgument when it is none.
 absl::StatusOr<std::vector<RawMember>> raw_members(std::string_view json);
 
+/// The text of an object's member; empty when `json` is no object or has no such member.
+std::string_view raw_member(std::string_view json, std::string_view name);
+
 /// The elements of a list; views into `json`. kInvalidArgument when it is none.
 absl::StatusOr<std::vector<std::string_view>> raw_elements(std::string_view json);
 

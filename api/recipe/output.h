@@ -50,6 +50,17 @@ struct OutputDelta {
 
 enum class FinishReason { kStop, kLength, kToolCalls };
 
+/// How an answer ended: the reason, and the stop string when one was found.
+struct Ending {
+  // Implicit: most endings are a reason and nothing else.
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  Ending(FinishReason finish_reason, std::string stop_string = {})
+      : reason(finish_reason), stop(std::move(stop_string)) {}
+
+  FinishReason reason = FinishReason::kStop;
+  std::string stop;
+};
+
 struct Usage {
   std::uint32_t prompt_tokens = 0;
   std::uint32_t completion_tokens = 0;

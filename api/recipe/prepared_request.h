@@ -23,12 +23,12 @@ class ResponseEncoder {
 
   virtual std::string begin() = 0;
   virtual std::string delta(const OutputDelta& delta) = 0;
-  virtual std::string finish(FinishReason reason, const Usage& usage) = 0;
+  virtual std::string finish(const Ending& ending, const Usage& usage) = 0;
   /// An error after the stream began; the connection is closed after it.
   virtual std::string fail(const ErrorDetails& error) = 0;
 
   /// The whole answer as one body.
-  virtual std::string complete(const OutputDelta& output, FinishReason reason,
+  virtual std::string complete(const OutputDelta& output, const Ending& ending,
                                const Usage& usage) = 0;
 };
 
@@ -57,5 +57,17 @@ absl::StatusOr<PreparedRequest> prepare_chat(std::string_view body, const Deploy
 absl::StatusOr<PreparedRequest> prepare_completion(std::string_view body,
                                                    const Deployment& deployment,
                                                    const AnswerIdentity& identity);
+
+/// POST /v1/messages
+absl::StatusOr<PreparedRequest> prepare_messages(std::string_view body,
+                                                 const Deployment& deployment,
+                                                 const AnswerIdentity& identity);
+
+/// POST /v1/messages/count_tokens: the body of the answer. Errors as above.
+absl::StatusOr<std::string> count_messages_tokens(std::string_view body,
+                                                  const Deployment& deployment);
+
+/// An error in the form of the Messages protocol.
+std::string messages_error_body(const ErrorDetails& details, std::string_view request_id);
 
 }  // namespace millrace::api::recipe

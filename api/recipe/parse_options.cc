@@ -1,0 +1,20 @@
+#include "api/recipe/parse_options.h"
+
+namespace millrace::api::recipe {
+
+ParseOptions parse_options(const Conversation& conversation, Stage stage,
+                           ParallelCalls parallel_calls) {
+  ParseOptions options;
+  options.stage = stage;
+  if (conversation.tools.empty() || conversation.tool_choice.kind == ToolChoice::Kind::kNone) {
+    return options;
+  }
+  options.markup = Markup::kCalls;
+  options.calls.parallel_calls = parallel_calls;
+  for (const Tool& tool : conversation.tools) {
+    options.calls.tools.push_back({tool.full_name(), tool.properties});
+  }
+  return options;
+}
+
+}  // namespace millrace::api::recipe
