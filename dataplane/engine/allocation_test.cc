@@ -55,6 +55,7 @@ class Rounds {
   /// Returns how many allocations the steps made; creating sequences is not counted.
   long run() {
     std::vector<SequenceId> ids;
+    ids.reserve(kSequences);
     for (int i = 0; i < kSequences; ++i) {
       ids.push_back(*engine_.create({.prompt_tokens = 3 * kChunk, .capacity_tokens = 400}));
     }

@@ -123,6 +123,28 @@ TEST_F(EngineTest, ARowsBitsDoNotDependOnTheBatch) {
   }
 }
 
+TEST_F(EngineTest, ARowsBitsDoNotDependOnTheNumberOfThreads) {
+  for (const Switch rounding : {Switch::kOn, Switch::kOff}) {
+    std::vector<float> expected;
+    std::vector<std::byte> state;
+    for (const int threads : {1, 2, 3, 7}) {
+      const auto opened = open_cpu_engine(
+          *checkpoint_, {.rounding = rounding},
+          {.kv_blocks = 8, .max_sequences = 2, .max_step_rows = 256, .threads = threads});
+      ASSERT_TRUE(opened.ok()) << opened.status();
+      const auto id = create(**opened, 150, 160);
+      step(**opened, id, tokens(150, 3), 0);
+      const std::vector<float> logits = step(**opened, id, tokens(1, 4), 1);
+      if (threads == 1) {
+        expected = logits;
+        state = exported(**opened, id);
+      }
+      EXPECT_TRUE(same_bits(logits, expected)) << threads << " threads";
+      EXPECT_EQ(exported(**opened, id), state) << threads << " threads";
+    }
+  }
+}
+
 TEST_F(EngineTest, EveryTwoWayCutOfAnOddPromptGivesTheSameBitsAndState) {
   for (const Switch replay : {Switch::kOn, Switch::kOff}) {
     const auto engine = open({.decoder_replay = replay});

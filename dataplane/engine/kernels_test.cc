@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <bit>
 #include <chrono>
 #include <cstring>
+#include <numeric>
 #include <random>
 #include <thread>
 #include <utility>
@@ -26,6 +28,8 @@ std::vector<float> random_values(std::size_t count, unsigned seed, float scale =
 }
 
 std::size_t size(int n) { return static_cast<std::size_t>(n); }
+
+std::uint32_t bits_of(float x) { return std::bit_cast<std::uint32_t>(x); }
 
 TEST(Kernels, AllGiveTheBitsOfThePortableOnes) {
   const Kernels* fast = avx512_kernels();
@@ -137,8 +141,8 @@ std::vector<const Kernels*> tables() {
 TEST(Kernels, EveryCodeOfEveryFormatDecodesToItsValue) {
   for (const Kernels* kernels : tables()) {
     for (const int scale : {0, 1, 100, 127, 246}) {
-      std::vector<std::uint8_t> codes;
-      for (int code = 0; code < 256; ++code) codes.push_back(static_cast<std::uint8_t>(code));
+      std::vector<std::uint8_t> codes(256);
+      std::iota(codes.begin(), codes.end(), std::uint8_t{0});
       const std::vector<std::uint8_t> scales(16, static_cast<std::uint8_t>(scale));
       std::vector<float> out(512);
       kernels->decode({.format = WeightFormat::kFp8,
@@ -151,7 +155,7 @@ TEST(Kernels, EveryCodeOfEveryFormatDecodesToItsValue) {
       for (int code = 0; code < 256; ++code) {
         if ((code & 0x7F) == 0x7F) continue;  // NaN: the loader refuses it
         const float expected = model::decode_e4m3(static_cast<std::uint8_t>(code)) * factor;
-        ASSERT_EQ(0, std::memcmp(&out[size(code)], &expected, sizeof expected))
+        ASSERT_EQ(bits_of(out[size(code)]), bits_of(expected))
             << kernels->name << " code " << code << " scale " << scale;
       }
       kernels->decode({.format = WeightFormat::kFp4,
@@ -163,7 +167,7 @@ TEST(Kernels, EveryCodeOfEveryFormatDecodesToItsValue) {
       for (int i = 0; i < 512; ++i) {
         const auto code = static_cast<std::uint8_t>(i % 2 == 0 ? i / 2 & 15 : i / 2 >> 4);
         const float expected = model::decode_e2m1(code) * factor;
-        ASSERT_EQ(0, std::memcmp(&out[size(i)], &expected, sizeof expected))
+        ASSERT_EQ(bits_of(out[size(i)]), bits_of(expected))
             << kernels->name << " nibble " << i << " scale " << scale;
       }
     }

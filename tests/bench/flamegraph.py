@@ -4,7 +4,7 @@
     perf script | /usr/bin/python3 tests/bench/flamegraph.py --title TITLE > docs/flame.svg
 
 Width is the share of samples; the widest child comes first. Frames narrower than a pixel are left out. Each
-frame's full name and share appear under the pointer.
+frame's full name and share appear under the pointer. Time in the kernel counts to the function it interrupted.
 """
 
 import argparse
@@ -50,8 +50,8 @@ def read_stacks(lines):
                 yield stack[::-1]
             stack = []
         elif line[0] in " \t":
-            match = re.match(r"\s*[0-9a-f]+ (.+) \(.*\)$", line.rstrip())
-            if match:
+            match = re.match(r"\s*[0-9a-f]+ (.+) \((.*)\)$", line.rstrip())
+            if match and match.group(2) != "[kernel.kallsyms]":
                 stack.append(match.group(1))
     if stack:
         yield stack[::-1]

@@ -116,7 +116,7 @@ MILLRACE_AVX512 void tile(const float* x, std::size_t x_stride, Weights w, std::
       }
     }
   }
-  constexpr int kFirst = Rows < 4 ? Rows : 4;
+  constexpr int kFirst = std::min(Rows, 4);
   __m512 quarters[4];
 #pragma GCC unroll 4
   for (int j = 0; j < 4; ++j) {
@@ -223,7 +223,7 @@ MILLRACE_AVX512 void decode_row(const WeightMatrix& weight, std::size_t row, flo
 
 MILLRACE_AVX512 void decode(const WeightMatrix& weight, int first, int count, float* out) {
   for (int i = 0; i < count; ++i, out += weight.inputs) {
-    const auto row = static_cast<std::size_t>(first + i);
+    const auto row = static_cast<std::size_t>(first) + static_cast<std::size_t>(i);
     switch (weight.format) {
       case WeightFormat::kFloat32:
         decode_row<Float32Weights>(weight, row, out);
