@@ -322,7 +322,7 @@ TEST(Agent, ASecondSignalKillsWhatDoesNotStop) {
 
 TEST(Agent, AnswersOverRest) {
   Registry registry;
-  const api::admin::AgentState state = {
+  api::admin::AgentState state = {
       .node_id = "n0", .host_id = "h0", .epoch = 4, .is_connected = true, .processes = {}};
   auto server =
       RestServer::start({.listen = "127.0.0.1:0"}, routes([&] { return state; }, registry));

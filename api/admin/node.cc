@@ -10,7 +10,7 @@
 namespace millrace::api::admin {
 namespace {
 
-constexpr std::int64_t kMaxMilliseconds = 24 * 3600 * 1000;
+constexpr std::int64_t kMaxMilliseconds = std::int64_t{24} * 3600 * 1000;
 
 void read_id(ObjectReader& reader, std::string_view key, std::string& out) {
   reader.required(key, out);

@@ -113,7 +113,7 @@ void EnginePool::connect(Slot& slot) {
       loop_, slot.worker.address, LinkIdentity{model_id_, artifact_digest_, entrypoint_id_},
       EngineLink::Callbacks{
           .on_events = [this, id](const proto::v1::EngineEvents& events) { on_events(id, events); },
-          .on_down = [this, id](absl::Status reason) { on_down(id, reason); }});
+          .on_down = [this, id](const absl::Status& reason) { on_down(id, reason); }});
   watch(slot);
 }
 

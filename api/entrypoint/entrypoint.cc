@@ -163,9 +163,8 @@ void Entrypoint::receive(ServerRequest request, Writer writer, recipe::PrepareFu
   });
   Arrival& arrival = arrivals_[request_id];
   arrival = {std::move(writer), Clock::now()};
-  std::function<void()> work = [this, request_id, prepare,
-                                body = std::move(request.body)]() mutable {
-    decode(request_id, prepare, std::move(body));
+  std::function<void()> work = [this, request_id, prepare, body = std::move(request.body)] {
+    decode(request_id, prepare, body);
   };
   if (decode_queue_.try_push(std::move(work))) return;
   refuse(*arrival.writer, Refusal::kQueueFull,
@@ -175,7 +174,7 @@ void Entrypoint::receive(ServerRequest request, Writer writer, recipe::PrepareFu
 
 /// On the decoding thread: touches nothing but immutable state.
 void Entrypoint::decode(const std::string& request_id, recipe::PrepareFunction prepare,
-                        std::string body) {
+                        const std::string& body) {
   // std::function wants a copyable value.
   auto prepared = std::make_shared<absl::StatusOr<recipe::PreparedRequest>>(
       prepare(body, deployment_, {request_id, unix_seconds()}));
@@ -204,19 +203,19 @@ void Entrypoint::admit(const std::string& request_id,
     check_drained();
     return;
   }
-  EngineRequest request{.request_id = request_id,
-                        .prompt = prepared->prompt,
-                        .sampling = prepared->sampling,
-                        // Chosen once, so that an attempt elsewhere draws the same tokens.
-                        .seed = prepared->sampling.seed.value_or(
-                            static_cast<std::uint64_t>(random_()) << 32 | random_()),
-                        .max_new_tokens = *max_new_tokens,
-                        .arrival = arrival.time,
-                        .deadline = arrival.time + options_.request_deadline};
+  const EngineRequest request{.request_id = request_id,
+                              .prompt = prepared->prompt,
+                              .sampling = prepared->sampling,
+                              // Chosen once, so that an attempt elsewhere draws the same tokens.
+                              .seed = prepared->sampling.seed.value_or(
+                                  static_cast<std::uint64_t>(random_()) << 32 | random_()),
+                              .max_new_tokens = *max_new_tokens,
+                              .arrival = arrival.time,
+                              .deadline = arrival.time + options_.request_deadline};
   arrival.writer->on_close([this, request_id] { table_->cancel(request_id); });
   auto session = std::make_unique<GenerationSession>(
       loop_, deployment_, *std::move(prepared), std::move(arrival.writer), options_.keep_alive);
-  table_->add(std::move(request), std::move(session));
+  table_->add(request, std::move(session));
 }
 
 /// How many tokens may be generated: a limit beyond the context is met at the context's end.

@@ -71,7 +71,8 @@ class Entrypoint {
   void add_routes();
   void add_generation(const std::string& path, recipe::PrepareFunction prepare);
   void receive(common::http::ServerRequest request, Writer writer, recipe::PrepareFunction prepare);
-  void decode(const std::string& request_id, recipe::PrepareFunction prepare, std::string body);
+  void decode(const std::string& request_id, recipe::PrepareFunction prepare,
+              const std::string& body);
   void admit(const std::string& request_id, absl::StatusOr<recipe::PreparedRequest> prepared);
   absl::Status check_capacity(std::size_t prompt_tokens, std::uint32_t max_new_tokens) const;
   absl::StatusOr<std::uint32_t> output_limit(const recipe::PreparedRequest& prepared) const;

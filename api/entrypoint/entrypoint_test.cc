@@ -176,8 +176,10 @@ TEST(Entrypoint, ADeadDecodeWorkerCostsNoWord) {
   cluster.start_workers();
   cluster.worker("decode-0").token_delay = 10ms;
   std::atomic<int> streams_begun = 0;
+  constexpr int kClients = 20;
   std::vector<std::future<Received>> results;
-  for (int i = 0; i < 20; ++i) {
+  results.reserve(kClients);
+  for (int i = 0; i < kClients; ++i) {
     results.push_back(std::async(std::launch::async, [&] {
       bool has_begun = false;
       return stream(cluster, "/v1/completions", raw_request(60, R"(,"stream":true)"),
@@ -284,8 +286,10 @@ TEST(Entrypoint, AFullQueueIsRefusedWithRetryAfter) {
   FakeCluster cluster({.max_queue = 3});
   cluster.start_workers();
   cluster.worker("prefill-0").token_delay = 500ms;
+  constexpr int kAccepted = 3;
   std::vector<std::future<HttpResponse>> accepted;
-  for (int i = 0; i < 3; ++i) {
+  accepted.reserve(kAccepted);
+  for (int i = 0; i < kAccepted; ++i) {
     accepted.push_back(std::async(
         std::launch::async, [&] { return post(cluster, "/v1/completions", raw_request(5)); }));
   }
@@ -404,8 +408,10 @@ TEST(Entrypoint, ManyRequestsOverSeveralWorkers) {
     return cluster.metric("millrace_engine_workers{role=\"prefill\"}") == 2 &&
            cluster.metric("millrace_engine_workers{role=\"decode\"}") == 2;
   }));
+  constexpr int kClients = 16;
   std::vector<std::future<int>> clients;
-  for (int i = 0; i < 16; ++i) {
+  clients.reserve(kClients);
+  for (int i = 0; i < kClients; ++i) {
     clients.push_back(std::async(std::launch::async, [&] {
       int good = 0;
       HttpClient client({.timeout = 60s});

@@ -256,13 +256,13 @@ FakeCluster::FakeCluster(const ClusterOptions& wanted) {
   auto controller = common::http::HttpServer::start(controller_loop_, server);
   CHECK(controller.ok());
   controller_ = std::move(*controller);
-  controller_->route(
-      "GET", "/api/v1/view",
-      [this](common::http::ServerRequest, std::unique_ptr<common::http::ResponseWriter> writer) {
-        common::http::ServerReply reply;
-        reply.body = admin::to_json(view_);
-        writer->respond(std::move(reply));
-      });
+  controller_->route("GET", "/api/v1/view",
+                     [this](const common::http::ServerRequest&,
+                            std::unique_ptr<common::http::ResponseWriter> writer) {
+                       common::http::ServerReply reply;
+                       reply.body = admin::to_json(view_);
+                       writer->respond(std::move(reply));
+                     });
   EntrypointOptions options;
   options.context_tokens = wanted.context_tokens;
   options.max_queue = wanted.max_queue;

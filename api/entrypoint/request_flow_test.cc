@@ -39,7 +39,7 @@ flow_event::Prefilled prefilled(std::uint32_t attempt, TokenId token,
   return event;
 }
 
-flow_event::Sampled sampled(std::uint32_t attempt, std::vector<TokenId> ids,
+flow_event::Sampled sampled(std::uint32_t attempt, const std::vector<TokenId>& ids,
                             EngineFinish finish = EngineFinish::kNone) {
   flow_event::Sampled event{"d", attempt, {}, finish};
   for (TokenId id : ids) event.tokens.push_back({id, 0, {}});

@@ -66,7 +66,7 @@ RequestTable::RequestTable(common::http::EventLoop& loop, Logger log,
 
 RequestTable::~RequestTable() = default;
 
-void RequestTable::add(EngineRequest request, std::unique_ptr<OutputSink> sink) {
+void RequestTable::add(const EngineRequest& request, std::unique_ptr<OutputSink> sink) {
   const Order order = next_order_++;
   metrics_.prompt(request.prompt.size());
   auto entry = std::make_unique<Entry>(request, std::move(sink));

@@ -55,7 +55,7 @@ class RequestTable {
                EnginePool& pool, std::function<void()> on_change);
   ~RequestTable();
 
-  void add(EngineRequest request, std::unique_ptr<OutputSink> sink);
+  void add(const EngineRequest& request, std::unique_ptr<OutputSink> sink);
 
   /// The client has gone: ends the request everywhere and destroys its sink.
   void cancel(const std::string& request_id);

@@ -24,7 +24,7 @@ ViewPoller::ViewPoller(common::http::EventLoop& loop, Logger log, std::string co
                        std::function<void(admin::RoutingView)> on_view)
     : loop_(loop),
       log_(std::move(log)),
-      url_(controller_url + "/api/v1/view"),
+      url_(std::move(controller_url) + "/api/v1/view"),
       period_(period),
       on_view_(std::move(on_view)),
       thread_([this] { run(); }) {}

@@ -177,7 +177,7 @@ absl::Status read_vocabulary(const FileJson& model, TokenizerFile& file, VocabIn
     if (!file.token_bytes[slot].empty()) {
       return invalid(str_cat("model.vocab: id ", id, " is given twice"));
     }
-    file.token_bytes[slot] = bytes ? std::move(*bytes) : spelling;
+    file.token_bytes[slot] = std::move(bytes).value_or(spelling);
   }
   return absl::OkStatus();
 }

@@ -194,7 +194,7 @@ class InFlight {
 void reply(const rest::http_request& request, const RestResponse& answer) {
   rest::http_response response(static_cast<rest::status_code>(answer.status));
   response.set_body(answer.body, answer.content_type);
-  request.reply(response).then([](pplx::task<void> done) {
+  request.reply(response).then([](const pplx::task<void>& done) {
     try {
       done.get();
     } catch (const std::exception&) {
@@ -225,7 +225,7 @@ void discard_body(const rest::http_request& request,
   request.body()
       .streambuf()
       .getn(buffer->data(), buffer->size())
-      .then([request, buffer](pplx::task<std::size_t> count) {
+      .then([request, buffer](const pplx::task<std::size_t>& count) {
         try {
           if (count.get() == 0) return;
         } catch (const std::exception&) {
@@ -261,7 +261,7 @@ void on_request(const std::shared_ptr<Shared>& shared, const rest::http_request&
   if (!head.ok()) return reply(request, rest_error(head.status()));
   rest::http_request(request).extract_vector().then(
       [guard, request,
-       head = std::move(*head)](pplx::task<std::vector<unsigned char>> body) mutable {
+       head = std::move(*head)](const pplx::task<std::vector<unsigned char>>& body) mutable {
         try {
           const std::vector<unsigned char> bytes = body.get();
           head.body.assign(bytes.begin(), bytes.end());

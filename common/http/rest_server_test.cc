@@ -214,8 +214,10 @@ TEST(RestServer, StopWaitsForARunningHandler) {
 TEST(RestServer, ManyClientsAtOnceAreAllAnswered) {
   auto server = start_echo();
   std::atomic<int> answers = 0;
+  constexpr int kClients = 16;
   std::vector<std::thread> clients;
-  for (int index = 0; index < 16; ++index) {
+  clients.reserve(kClients);
+  for (int index = 0; index < kClients; ++index) {
     clients.emplace_back([&, index] {
       HttpClient client;
       for (int call = 0; call < 50; ++call) {

@@ -147,6 +147,8 @@ Logger Logger::to_sink(std::string_view component, LogLevel level,
 Logger::Logger(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
 Logger::Logger(const Logger&) = default;
 Logger& Logger::operator=(const Logger&) = default;
+Logger::Logger(Logger&&) noexcept = default;
+Logger& Logger::operator=(Logger&&) noexcept = default;
 Logger::~Logger() = default;
 
 void Logger::debug(std::string_view event, Fields fields) const {

@@ -63,6 +63,9 @@ class Logger {
 
   Logger(const Logger&);
   Logger& operator=(const Logger&);
+  /// Who was moved from may only be destroyed or assigned to.
+  Logger(Logger&&) noexcept;
+  Logger& operator=(Logger&&) noexcept;
   ~Logger();
 
   using Fields = std::initializer_list<LogField>;

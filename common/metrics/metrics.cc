@@ -102,8 +102,8 @@ Gauge Registry::gauge(std::string_view name, std::string_view help) {
 }
 
 Histogram Registry::histogram(std::string_view name, std::string_view help,
-                              std::vector<double> buckets) {
-  return histogram(name, help, {}, std::move(buckets)).with({});
+                              const std::vector<double>& buckets) {
+  return histogram(name, help, {}, buckets).with({});
 }
 
 MetricFamily<Counter> Registry::counter(std::string_view name, std::string_view help,
@@ -135,7 +135,7 @@ MetricFamily<Gauge> Registry::gauge(std::string_view name, std::string_view help
 
 MetricFamily<Histogram> Registry::histogram(std::string_view name, std::string_view help,
                                             std::vector<LabelSet> labels,
-                                            std::vector<double> buckets) {
+                                            const std::vector<double>& buckets) {
   impl_->claim(name);
   auto& family = prometheus::BuildHistogram()
                      .Name(std::string(name))

@@ -90,14 +90,16 @@ class Registry {
 
   Counter counter(std::string_view name, std::string_view help);
   Gauge gauge(std::string_view name, std::string_view help);
-  Histogram histogram(std::string_view name, std::string_view help, std::vector<double> buckets);
+  Histogram histogram(std::string_view name, std::string_view help,
+                      const std::vector<double>& buckets);
 
   MetricFamily<Counter> counter(std::string_view name, std::string_view help,
                                 std::vector<LabelSet> labels);
   MetricFamily<Gauge> gauge(std::string_view name, std::string_view help,
                             std::vector<LabelSet> labels);
   MetricFamily<Histogram> histogram(std::string_view name, std::string_view help,
-                                    std::vector<LabelSet> labels, std::vector<double> buckets);
+                                    std::vector<LabelSet> labels,
+                                    const std::vector<double>& buckets);
 
   /// Everything in Prometheus' text exposition format 0.0.4. Serve it as
   /// "text/plain; version=0.0.4; charset=utf-8".

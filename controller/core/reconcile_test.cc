@@ -36,9 +36,9 @@ NodeRecord node(std::string node_id, std::vector<std::string> workers, std::uint
   return record;
 }
 
-Nodes nodes_of(std::vector<NodeRecord> records) {
+Nodes nodes_of(const std::vector<NodeRecord>& records) {
   Nodes nodes;
-  for (NodeRecord& record : records) nodes[record.node_id] = record;
+  for (const NodeRecord& record : records) nodes[record.node_id] = record;
   return nodes;
 }
 

@@ -290,9 +290,11 @@ TEST(Service, EveryRouteIsDescribedAndEveryDescriptionIsARoute) {
 TEST(Service, ManyAgentsAtOnceAreAllAnswered) {
   TemporaryFolder folder;
   RunningController controller(folder.path());
+  constexpr int kAgents = 8;
   std::vector<std::thread> agents;
+  agents.reserve(kAgents);
   std::atomic<int> answered = 0;
-  for (int index = 0; index < 8; ++index) {
+  for (int index = 0; index < kAgents; ++index) {
     agents.emplace_back([&, index] {
       HttpClient client;
       const std::string node_id = str_cat("node-", index);

@@ -134,8 +134,10 @@ TEST(Store, KeepsTheNewestEventsOnly) {
   std::uint64_t version = 0;
   std::uint64_t next_id = 1;
   while (next_id <= Store::kMaxEvents + 50) {
+    constexpr int kEvents = 70;
     std::vector<ClusterEvent> events;
-    for (int count = 0; count < 70; ++count) events.push_back(sample_event(next_id++));
+    events.reserve(kEvents);
+    for (int count = 0; count < kEvents; ++count) events.push_back(sample_event(next_id++));
     ASSERT_TRUE(store->commit(version, sample_state(version + 1), events).ok());
     ++version;
   }

@@ -87,7 +87,7 @@ TEST(BlockPool, HandsOutDistinctZeroedBlocksAndTakesThemBack) {
     std::set<std::byte*> places;
     for (const BlockHandle& block : *blocks) {
       places.insert(block.bytes().data());
-      EXPECT_EQ(block.bytes().data(), (*pool)->base() + block.index() * 64);
+      EXPECT_EQ(block.bytes().data(), (*pool)->base() + std::ptrdiff_t{block.index()} * 64);
       std::fill(block.bytes().begin(), block.bytes().end(), std::byte{7});
     }
     EXPECT_EQ(places.size(), 3u);
