@@ -2,9 +2,9 @@
 #include <gtest/gtest.h>
 
 #include "api/recipe/messages_request.h"
+#include "api/recipe/output_lab_test.h"
 #include "api/recipe/prepared_request.h"
 #include "api/recipe/test_fixtures.h"
-#include "api/recipe/test_outputs.h"
 
 namespace millrace::api::recipe {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <set>
 
+#include "api/recipe/output_lab_test.h"
 #include "api/recipe/test_fixtures.h"
-#include "api/recipe/test_outputs.h"
 
 namespace millrace::api::recipe {
 namespace {

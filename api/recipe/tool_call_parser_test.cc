@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "api/recipe/test_outputs.h"
+#include "api/recipe/output_lab_test.h"
 #include "common/json.h"
 
 namespace millrace::api::recipe {

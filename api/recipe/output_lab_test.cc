@@ -1,4 +1,4 @@
-#include "api/recipe/test_outputs.h"
+#include "api/recipe/output_lab_test.h"
 
 #include <gtest/gtest.h>
 
