@@ -22,7 +22,7 @@ Table random_table(std::mt19937& random, int letters, int merge_count) {
   for (std::size_t byte = 0; byte < 256; ++byte)
     table.byte_tokens[byte] = static_cast<TokenId>(byte);
   std::vector<TokenId> known;
-  known.reserve(static_cast<std::size_t>(letters + merge_count));
+  known.reserve(static_cast<std::size_t>(letters) + static_cast<std::size_t>(merge_count));
   for (int i = 0; i < letters; ++i) known.push_back('a' + i);
   std::set<std::pair<TokenId, TokenId>> pairs;
   for (int i = 0; i < merge_count; ++i) {
