@@ -268,6 +268,24 @@ TEST(ThreadPool, RunsEveryTaskOnceWhateverItsSize) {
   }
 }
 
+TEST(ThreadPool, ALateThreadTakesNothingOfALoopThatIsOver) {
+  // A thread that wakes when its loop is over meets the next one, of another size, being set up.
+  // The window is a few instructions wide, hence the number of loops.
+  constexpr int kMost = 64;
+  ThreadPool pool(3);
+  std::vector<std::atomic<int>> runs(kMost);
+  for (int loop = 0; loop < 1'000'000; ++loop) {
+    const int count = loop % 2 == 0 ? kMost : 2;
+    for (std::atomic<int>& run : runs) run.store(0, std::memory_order_relaxed);
+    pool.run(count, [&runs](int index, int) {
+      runs[size(index)].fetch_add(1, std::memory_order_relaxed);
+    });
+    for (int index = 0; index < kMost; ++index) {
+      ASSERT_EQ(runs[size(index)], index < count ? 1 : 0) << "loop " << loop << " task " << index;
+    }
+  }
+}
+
 TEST(ThreadPool, WakesThreadsThatSleep) {
   ThreadPool pool(3);
   for (int loop = 0; loop < 5; ++loop) {

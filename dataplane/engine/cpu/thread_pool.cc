@@ -48,7 +48,7 @@ void ThreadPool::start(int count, Call call, void* context) {
   const auto tasks = static_cast<std::uint32_t>(count);
   count_.store(tasks, std::memory_order_relaxed);
   done_.store(0, std::memory_order_relaxed);
-  ticket_.store(std::uint64_t{loop} << 32, std::memory_order_release);
+  ticket_.store(std::uint64_t{loop} << 32 | tasks, std::memory_order_release);
   loop_.store(loop, std::memory_order_release);
   loop_.notify_all();
   take_tasks(loop, 0);
@@ -72,14 +72,14 @@ void ThreadPool::take_tasks(std::uint32_t loop, int thread) {
     const Call call = call_.load(std::memory_order_relaxed);
     void* const context = context_.load(std::memory_order_relaxed);
     const std::uint32_t count = count_.load(std::memory_order_relaxed);
-    const auto index = static_cast<std::uint32_t>(ticket);
-    if (static_cast<std::uint32_t>(ticket >> 32) != loop || index >= count) return;
-    if (!ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel,
+    const auto left = static_cast<std::uint32_t>(ticket);
+    if (static_cast<std::uint32_t>(ticket >> 32) != loop || left == 0) return;
+    if (!ticket_.compare_exchange_weak(ticket, ticket - 1, std::memory_order_acq_rel,
                                        std::memory_order_acquire)) {
       continue;
     }
-    ++ticket;
-    call(context, static_cast<int>(index), thread);
+    --ticket;
+    call(context, static_cast<int>(count - left), thread);
     // The caller waits for the last one only.
     if (done_.fetch_add(1, std::memory_order_acq_rel) + 1 == count) done_.notify_all();
   }

@@ -50,12 +50,13 @@ class ThreadPool {
   void take_tasks(std::uint32_t loop, int thread);
 
   // The loop under way. A late thread may look at these while the next loop is set up, hence
-  // atomics; it acts on them only after it has taken a ticket of the same loop, which proves that
-  // they belong together.
+  // atomics; it acts on them only after it has taken a ticket. A ticket is taken from a loop that
+  // has tasks left, which the one word proves, and start() does not return before such a task is
+  // done: what was read between is that loop's.
   std::atomic<Call> call_ = nullptr;
   std::atomic<void*> context_ = nullptr;
   std::atomic<std::uint32_t> count_ = 0;
-  /// Number of the loop in the upper half, next index in the lower.
+  /// Number of the loop in the upper half, tasks left to begin in the lower.
   std::atomic<std::uint64_t> ticket_ = 0;
   std::atomic<std::uint32_t> done_ = 0;  ///< tasks finished
   std::atomic<std::uint32_t> loop_ = 0;  ///< number of the loop, for waiting
