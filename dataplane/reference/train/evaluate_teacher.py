@@ -1,4 +1,8 @@
-"""Held-out exact match by teacher forcing: equals greedy generation for deterministic targets."""
+"""Exact match on held-out conversations by teacher forcing, for following a run while it trains.
+
+A turn counts as right when greedy decoding would write it. All turns of a conversation are judged, and earlier ones
+may be such as training has too (see mix.sample), so a score is not that of evaluate.py, which judges the last turn.
+"""
 from __future__ import annotations
 
 import random
@@ -11,10 +15,12 @@ from .data import mix
 from .network import Batch, Network
 from .tokenizer import Tokenizer
 
+SEED = "held-out"
 
-def exact_match(network: Network, tokenizer: Tokenizer, task: str, samples: int, seed: str = "held-out") -> float:
+
+def exact_match(network: Network, tokenizer: Tokenizer, task: str, samples: int) -> float:
     """Share of instances whose assistant tokens, in all turns, are all predicted."""
-    rng = random.Random(f"{seed}-{task}")
+    rng = random.Random(f"{SEED}-{task}")
     documents = [render.encode(tokenizer, mix.sample(task, rng, test=True).conversation) for _ in range(samples)]
     right = 0
     longest = max(len(d[0]) for d in documents)

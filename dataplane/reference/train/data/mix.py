@@ -40,6 +40,9 @@ EXAMS: dict[str, Maker] = {
     "session": lambda rng: sessions.session(rng, "arithmetic"),
 }
 
+# Tasks without a held-out side: finite phrase lists learnt by heart, and text whose wording is free.
+MEMORISED = ("small_talk", "knowledge", "free_text")
+
 # Weights by document. A document with tools has about 1,200 tokens, a session 400, other short ones 60.
 _GENERAL = {"session": 20, "arithmetic": 14, "strings": 12, "json": 7, "echo": 10, "multi_turn": 6, "lists": 4,
             "greeting": 2, "identity": 4, "small_talk": 2, "knowledge": 3, "story": 2, "free_text": 1, "unknown": 7,
@@ -58,7 +61,8 @@ MIXES: dict[str, dict[str, float]] = {
 def sample(task: str, rng: random.Random, test: bool = False) -> Sample:
     """Draws instances until one lies on the wanted side of the split.
 
-    A held-out instance is one whose last answer is held out; what stands before it may be either.
+    A held-out instance is one whose last answer is held out; what stands before it may be either. So the earlier
+    turns of a held-out `session`, `unknown` or `multi_turn` are mostly such as training has too.
     """
     maker = EXAMS.get(task, MAKERS.get(task)) if test else MAKERS[task]
     for _ in range(10_000):

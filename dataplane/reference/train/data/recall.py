@@ -10,6 +10,7 @@ from .chat import GREETINGS
 from .common import Sample, make, sentence
 
 UNKNOWN = "That was not stated."
+NOTED = Message("assistant", "Noted.", "I keep this in mind.")
 FACT_TOKENS, SENTENCE_TOKENS = 10, 9  # on average
 
 
@@ -79,7 +80,8 @@ def distinct_facts(rng: random.Random, count: int, small: bool = False) -> list[
     return list(found.values())
 
 
-def _key(fact: Fact) -> str:
+def key(fact: Fact) -> str:
+    """What names the answer to a question about the fact (see Sample)."""
     return f"recall|{fact.subject}|{fact.value}"
 
 
@@ -137,26 +139,30 @@ def recall(rng: random.Random, length: int, small: bool = False, once: bool = Fa
     if roll < 0.15:  # the text in the system message
         messages = [Message("system", body), Message("user", first)]
     elif roll < 0.35:  # the text in an earlier turn
-        messages = [Message("user", body), Message("assistant", "Noted.", "I keep this in mind."),
-                    Message("user", first)]
+        messages = [Message("user", body), NOTED, Message("user", first)]
     else:
         messages = [Message("user", body + joint + first)]
     messages.append(_answer(*asked[0]))
     for more in asked[1:]:
         messages += [Message("user", more[0].question), _answer(*more)]
-    keys = [_key(f) for f, _ in asked]
+    keys = [key(f) for f, _ in asked]
     return Sample(make(rng, messages), keys[-1], keys[:-1])
 
 
 def unknown(rng: random.Random) -> Sample:
-    """The last question is about something that the text does not state."""
+    """The last question is about something that the text does not state.
+
+    A refusal has no value that could be new, so its key is the missing subject and how many lines the text has.
+    It keeps apart instances of this task only: training meets the subject with other texts, and `recall` asks for
+    unstated facts under keys of its own. What a held-out refusal has that training has not is its text.
+    """
     facts, lines = _text(rng, rng.randint(40, 400), False)
     asked = [(f, True) for f in rng.sample(facts, min(len(facts), rng.randint(0, 3)))]
     missing = _unstated(rng, facts)
-    messages = [Message("user", " ".join(lines)), Message("assistant", "Noted.", "I keep this in mind.")]
+    messages = [Message("user", " ".join(lines)), NOTED]
     for more in [*asked, (missing, False)]:
         messages += [Message("user", more[0].question), _answer(*more)]
-    return Sample(make(rng, messages), f"unknown|{missing.subject}|{len(lines)}", [_key(f) for f, _ in asked])
+    return Sample(make(rng, messages), f"unknown|{missing.subject}|{len(lines)}", [key(f) for f, _ in asked])
 
 
 _FILL_TURNS = [
@@ -193,7 +199,7 @@ def multi_turn(rng: random.Random) -> Sample:
     rng.shuffle(facts)
     for f in facts:
         lead = rng.choice(("", "", "Remember: ", "Please remember this. "))
-        messages += [Message("user", lead + f.statement), Message("assistant", "Noted.", "I keep this in mind.")]
+        messages += [Message("user", lead + f.statement), NOTED]
         if rng.random() < 0.3:
             user, thought, answer = rng.choice(_FILL_TURNS)
             messages += [Message("user", user), Message("assistant", answer, thought)]
@@ -203,5 +209,5 @@ def multi_turn(rng: random.Random) -> Sample:
     asked = rng.sample(facts, rng.randint(1, len(facts)))
     for f in asked:
         messages += [Message("user", f.question), _answer(f, True, "The user said {}.")]
-    keys = [_key(f) for f in asked]
+    keys = [key(f) for f in asked]
     return Sample(make(rng, messages), keys[-1], keys[:-1])

@@ -18,9 +18,10 @@ _TURNS: dict[str, tuple[Callable[[random.Random], Sample], int]] = {
 
 
 def session(rng: random.Random, last: str = "") -> Sample:
-    """Two to eight turns, each a request of its own or a fact to keep; facts may be asked for at the end.
+    """Up to seven turns, each a request of its own or a fact to keep, then questions about some of the facts.
 
-    `last` names the kind of the last turn. All turns think or none does.
+    `last` names the kind of the last turn, which then stands in place of the questions. All turns think or none
+    does. A subject that comes again is left out, so there may be fewer turns than were drawn.
     """
     thinking = rng.random() < 0.55
     names, weights = list(_TURNS), [weight for _, weight in _TURNS.values()]
@@ -33,7 +34,7 @@ def session(rng: random.Random, last: str = "") -> Sample:
             new = recall.fact(rng)
             if all(new.subject != f.subject for f in facts):
                 facts.append(new)
-                messages += [Message("user", new.statement), Message("assistant", "Noted.", "I keep this in mind.")]
+                messages += [Message("user", new.statement), recall.NOTED]
             continue
         turn = _turn(rng, kind, thinking)
         messages += turn.conversation.messages[-2:]
@@ -41,7 +42,7 @@ def session(rng: random.Random, last: str = "") -> Sample:
     if not last:
         for f in rng.sample(facts, rng.randint(0, len(facts))):
             messages += [Message("user", f.question), Message("assistant", f.answer, f"The user said {f.value}.")]
-            keys.append(f"recall|{f.subject}|{f.value}")
+            keys.append(recall.key(f))
     if not keys:
         keys.append("train")
     return Sample(make(rng, messages, thinking=thinking), keys[-1], keys[:-1])

@@ -145,7 +145,8 @@ def lists(rng: random.Random) -> Sample:
         user, answer = f"What is the {word} item of this list? {plain}", f"The {word} item is {items[at]}."
         thought = ", ".join(f"{i + 1} {item}" for i, item in enumerate(items[:at + 1]))
     elif roll == 3:
-        user, answer, thought = f"What is the last item? {plain}", f"The last item is {items[-1]}.", "I look at the end."
+        user, answer = f"What is the last item? {plain}", f"The last item is {items[-1]}."
+        thought = "I look at the end."
     elif roll == 4:
         user, answer = f"How many items are in this list? {plain}", f"The list has {n} items."
         thought = ", ".join(f"{i + 1} {item}" for i, item in enumerate(items))

@@ -19,7 +19,8 @@ _VERBS = {
     "open_file": ("Open a file", [("path", "string", "path")], "Open the file {path}."),
     "order_food": ("Order food", [("dish", "string", "food"), ("count", "integer", "small")],
                    "Order {count} portions of {dish}."),
-    "book_train": ("Book a train ticket", [("from", "string", "city"), ("to", "string", "city"), ("day", "string", "day")],
+    "book_train": ("Book a train ticket",
+                   [("from", "string", "city"), ("to", "string", "city"), ("day", "string", "day")],
                    "Book a train from {from} to {to} on {day}."),
     "convert": ("Convert an amount of money", [("amount", "integer", "number"), ("currency", "string", "currency")],
                 "Convert {amount} to {currency}."),
@@ -116,7 +117,7 @@ def tools(rng: random.Random, end: str = "", once: bool = False) -> Sample:
 
     `end` decides the last turn: "call" (one call), "two" (two calls), "result" (the report), or
     "" (any of these, or a turn that needs no tool). `once` asks a single request; otherwise several share the long
-    tools prompt.
+    tools prompt. The key of an answer is its calls; a report goes by the calls it reports, whatever their results.
     """
     known = rng.sample(sorted(_VERBS), rng.randint(0, 2))
     offered = {n: _VERBS[n] for n in known}

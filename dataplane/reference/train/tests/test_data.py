@@ -1,12 +1,12 @@
 import random
+import re
 
 import numpy as np
 import pytest
 
 from reference.train import render
-from reference.train.data import mix, recall, tasks
+from reference.train.data import mix, tasks
 from reference.train.data.common import held_out
-from reference.train.run import load_tokenizer
 
 
 @pytest.mark.parametrize("task", sorted(mix.MAKERS))
@@ -75,14 +75,55 @@ def test_no_answer_of_a_training_conversation_is_held_out():
             assert not any(held_out(key) for key in [drawn.key, *drawn.others])
 
 
-def test_only_what_was_not_stated_is_refused():
-    """In this vocabulary a question repeats its subject in the words of the statement."""
-    rng = random.Random(6)
-    for _ in range(100):
-        facts, lines = recall._text(rng, 300, False)
-        missing = recall._unstated(rng, facts)
-        assert missing.subject not in {f.subject for f in facts}
-        assert missing.statement not in lines
+# A question, and how the line begins that answers it.
+ANSWERED_BY = [(r"What is the code of the (.+)\?", r"The code of the {} is "),
+               (r"Where is the (.+)\?", r"The {} is in "),
+               (r"What is the favorite (.+)\?", r"The favorite {} is "),
+               (r"Which (.+) does (.+) like best\?", r"The favorite {} of {} is "),
+               (r"Where does (.+) live\?", r"{} lives in "), (r"What is the job of (.+)\?", r"{} works as "),
+               (r"When does the (.+) start\?", r"The {} starts at "), (r"How old is (.+)\?", r"{} is \d+ years old"),
+               (r"What is the password of the (.+)\?", r"The password of the {} is "),
+               (r"What is the phone number of (.+)\?", r"The phone number of {} is ")]
+
+
+def is_stated(question, text):
+    """Whether a line of the text answers the question."""
+    (asked, line), = [(asked, line) for form, line in ANSWERED_BY if (asked := re.fullmatch(form, question))]
+    return re.search(line.format(*asked.groups()), text) is not None
+
+
+@pytest.mark.parametrize("task", ["recall_150", "recall_512", "unknown"])
+def test_exactly_what_was_not_stated_is_refused(task):
+    rng, refused, answered = random.Random(6), 0, 0
+    for _ in range(60):
+        text = ""
+        for message in mix.sample(task, rng).conversation.messages:
+            *said, question = re.split(r"[.:] |\n", message.content)
+            if message.role == "user" and question.endswith("?"):
+                text += ". ".join(said)
+                stated = is_stated(question, text)
+            elif message.role == "assistant" and message.content != "Noted.":
+                assert (message.content == "That was not stated.") == (not stated), (question, text)
+                refused, answered = refused + (not stated), answered + stated
+            else:
+                text += message.content
+    assert refused >= 10 and answered >= 10
+
+
+def sums(messages):
+    """The sums that the answers end with."""
+    return {asked for message in messages if message.role == "assistant"
+            for asked in re.findall(r"(\d+ [-+*] \d+) = \d+$", message.content)}
+
+
+def test_no_sum_of_the_exam_is_a_training_answer():
+    """Read from the text, not from the keys. Without the split dozens would meet."""
+    rng = random.Random(4)
+    asked = set().union(*(sums(mix.sample(task, rng, test=True).conversation.messages[-1:])
+                          for task in ("arithmetic", "session") for _ in range(150)))
+    trained = set().union(*(sums(mix.sample(task, rng).conversation.messages)
+                            for task in ("arithmetic", "session") for _ in range(1500)))
+    assert not asked & trained
 
 
 @pytest.mark.parametrize("task,calls", [("tools", 1), ("two_calls", 2)])
@@ -93,10 +134,10 @@ def test_exam_conversations_end_in_that_many_calls(task, calls):
         assert len(last.calls) == calls
 
 
-def test_rows_hold_whole_documents_at_even_offsets():
-    tokenizer = load_tokenizer()
-    batch = mix.Stream(tokenizer, "E", 1024, "x").batch(3)
-    for tokens, start, weight, target, floor in zip(*(batch[k] for k in ("tokens", "start", "weight", "target", "floor"))):
+def test_rows_hold_whole_documents_at_even_offsets(nano):
+    batch = mix.Stream(nano.tokenizer, "E", 1024, "x").batch(3)
+    names = ("tokens", "start", "weight", "target", "floor")
+    for tokens, start, weight, target, floor in zip(*(batch[k] for k in names)):
         inside = weight > 0
         assert (start[inside] % 2 == 0).all()
         assert (tokens[np.unique(start[inside])] == 0).all()
