@@ -11,6 +11,7 @@ from .network import Network
 from .optimiser import Optimiser, PortableOptimiser
 from .parameters import Parameters
 from .portable import PortableDraftNetwork, PortableNetwork
+from .ranks import Place
 
 GPU_TOKENS_PER_STEP, GPU_TOKENS_PER_PASS = 65536, 32768
 
@@ -59,5 +60,6 @@ def make_draft_network(options, parameters: Parameters, mapping) -> DraftNetwork
     return (PortableDraftNetwork if options.portable else DraftNetwork)(parameters, mapping)
 
 
-def make_optimiser(options, parameters: Parameters, grads, rank: int, ranks: int, wanted) -> Optimiser:
-    return (PortableOptimiser if options.portable else Optimiser)(parameters, grads, rank, ranks, wanted)
+def make_optimiser(options, parameters: Parameters, place: Place, wanted) -> Optimiser:
+    kind = PortableOptimiser if options.portable else Optimiser
+    return kind(parameters, place.shared.grads, place.rank, place.ranks, wanted)

@@ -9,6 +9,8 @@ confidence head's BCE with the analytic acceptance rate, position k weighted by 
 State lies beside the backbone's (draft-rank*.pt, and values.pt holds both) and is resumed. When the backbone has
 been trained further since, the schedule starts anew from the draft weights as they are. With --eval the held-out
 measurement of draft_eval.py follows; its table of temperatures and figures goes to --calibration.
+
+A step is one pass: --tokens-per-step as far as --tokens-per-pass allows.
 """
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from . import calibration, draft_eval, ranks, state
+from . import calibration, draft_eval, run, state
 from .backend import add_arguments, make_draft_network, make_optimiser, set_defaults
 from .data import mix
 from .draft_network import DraftNetwork
@@ -30,14 +32,14 @@ from .network import Batch
 from .optimiser import balance
 from .parameters import Parameters
 from .progress import Progress
-from .run import NANO, ROOT, load_tokenizer, make_config
+from .ranks import Clock, Place
 
 ANCHORS = 256  # per row
 ROW = 2048
+WARMUP_STEPS = 20
 SLOT_DECAY = 4.0
 STEM = "draft-rank"
 SAVE_SECONDS = 120
-MEMORISED = ("small_talk", "knowledge", "free_text")  # tasks without a held-out side
 
 
 def rows_per_pass(options, length: int) -> int:
@@ -99,17 +101,18 @@ def anchors_of(batch: Batch, count: int, rng: np.random.Generator) -> torch.Tens
 
 
 class DraftTrainer:
-    def __init__(self, rank: int, rank_count: int, shared: ranks.Shared, barrier, options):
+    def __init__(self, place: Place, options):
         torch.set_num_threads(1)
-        self.rank, self.ranks, self.shared, self.barrier, self.options = rank, rank_count, shared, barrier, options
-        self.tokenizer = load_tokenizer()
-        config, mapping = make_config(self.tokenizer)
-        self.parameters = Parameters(config, shared.values, shared.grads[rank])
-        self.folder = ROOT / "build" / "train" / options.run
+        self.place, self.options = place, options
+        self.rank, self.ranks, self.shared, self.barrier = place.rank, place.ranks, place.shared, place.barrier
+        self.tokenizer = run.load_tokenizer()
+        config, mapping = run.make_config(self.tokenizer)
+        self.parameters = Parameters(config, self.shared.values, self.shared.grads[self.rank])
+        self.folder = options.folder
         self.network = make_draft_network(options, self.parameters, mapping)
         self.network.quantized = self.network.sparse = True
         wanted = lambda name: name.startswith("mtp.")
-        self.optimiser = make_optimiser(options, self.parameters, shared.grads, rank, rank_count, wanted)
+        self.optimiser = make_optimiser(options, self.parameters, place, wanted)
         self.step, self.elapsed = 0, 0.0
         self.progress = Progress()
         self._restore()
@@ -120,7 +123,7 @@ class DraftTrainer:
     def _restore(self) -> None:
         if self.rank == 0:
             state.load_values(self.folder, self.shared.values)
-        backbone_state = torch.load(self.folder / "rank0.pt", map_location="cpu")
+        backbone_state = state.load_counters(self.folder, run.STEM)
         self.trained = {"tokens": backbone_state["tokens"], "steps": backbone_state["step"]}
         if state.exists(self.folder, STEM):
             fresh = {name: tensor.clone() for name, tensor in self.optimiser.state.items()}
@@ -136,12 +139,8 @@ class DraftTrainer:
         self.barrier.wait()
 
     def save(self) -> None:
-        self.barrier.wait()
-        state.save(self.folder, STEM, self.rank, self.ranks, self.optimiser,
+        state.save(self.folder, STEM, self.place, self.optimiser,
                    {"step": self.step, "elapsed": self.elapsed, "backbone": self.trained})
-        if self.rank == 0:
-            state.save_values(self.folder, self.shared.values)
-        self.barrier.wait()
 
     # ---- training ------------------------------------------------------------------------------
 
@@ -173,21 +172,15 @@ class DraftTrainer:
         budget, began, last_save = options.minutes * 60, self.step, self.elapsed
         rng = np.random.default_rng([options.seed, self.rank, self.step])
         rows = rows_per_pass(options, ROW)
-        feed = open_feed(options.data_workers, self.tokenizer, NANO / "tokenizer.json", "D", ROW, rows,
+        feed = open_feed(options.data_workers, self.tokenizer, run.NANO / "tokenizer.json", "D", ROW, rows,
                          f"draft-{options.seed}-{self.rank}-{self.step}")
-        clock, sums, shown, shown_step = time.monotonic(), [], time.monotonic(), self.step
+        clock, sums, shown, shown_step = Clock(self.place, self.elapsed), [], time.monotonic(), self.step
         while True:
-            if self.rank == 0:
-                now = time.monotonic()
-                self.elapsed += now - clock
-                clock = now
-                self.shared.numbers[0] = self.elapsed
-            self.barrier.wait()
-            self.elapsed = float(self.shared.numbers[0])
+            self.elapsed = clock.read()
             progress = self.elapsed / budget if budget else 1.0
             if progress >= 1 or self.step - began == options.steps:
                 break
-            lr = min(1.0, (self.step - began + 1) / 20) * (1.0 - 0.97 * max(0.0, (progress - 0.4) / 0.6))
+            lr = run.learning_rate(progress, self.step - began, WARMUP_STEPS)
             sums.append(self.train_step(feed.next(), lr, rng))
             self.step += 1
             if self.rank == 0 and self.step % 10 == 0:
@@ -195,10 +188,9 @@ class DraftTrainer:
                 now, sums = time.monotonic(), []
                 speed = rows * ROW * self.ranks * (self.step - shown_step) / (now - shown)
                 shown, shown_step = now, self.step
-                record = {"phase": "draft", "step": self.step, "minutes": round(self.elapsed / 60, 2), "loss": loss,
-                          "accepted": accepted, "lr": lr, "tokens_per_second": round(speed)}
-                with open(self.folder / "log.jsonl", "a", encoding="utf-8") as f:
-                    f.write(json.dumps(record) + "\n")
+                record = state.log(self.folder, {
+                    "phase": "draft", "step": self.step, "minutes": round(self.elapsed / 60, 2), "loss": loss,
+                    "accepted": accepted, "lr": lr, "tokens_per_second": round(speed)})
                 self.progress.show("draft", progress, speed, loss, budget - self.elapsed, record)
             if self.elapsed - last_save > SAVE_SECONDS:
                 last_save = self.elapsed
@@ -210,11 +202,11 @@ class DraftTrainer:
     # ---- the held-out measurement --------------------------------------------------------------
 
     def evaluate(self) -> None:
-        tasks = [t for t in mix.MIXES["E"] if t not in MEMORISED]
+        tasks = [t for t in mix.MIXES["E"] if t not in mix.MEMORISED]
         parts = draft_eval.measure(self.network, self.tokenizer, tasks, self.options.eval_samples,
                                    lambda index: index % self.ranks == self.rank)
         path = self.folder / f"draft-eval{self.rank}.pt"
-        state.write([dataclasses.astuple(p) for p in parts], path)
+        torch.save([dataclasses.astuple(p) for p in parts], path)
         self.barrier.wait()
         if self.rank == 0:
             files = [self.folder / f"draft-eval{r}.pt" for r in range(self.ranks)]
@@ -225,14 +217,13 @@ class DraftTrainer:
             self.options.calibration.parent.mkdir(parents=True, exist_ok=True)
             calibration.save(self.options.calibration, temperatures, {**self.trained, "draft_steps": self.step},
                              figures)
-            with open(self.folder / "log.jsonl", "a", encoding="utf-8") as f:
-                f.write(json.dumps({"phase": "draft-eval", "step": self.step, **figures}) + "\n")
+            state.log(self.folder, {"phase": "draft-eval", "step": self.step, **figures})
             print(json.dumps(figures, indent=1), f"\nwritten to {self.options.calibration}", flush=True)
         self.barrier.wait()
 
 
-def worker(rank: int, rank_count: int, shared: ranks.Shared, barrier, options) -> None:
-    trainer = DraftTrainer(rank, rank_count, shared, barrier, options)
+def worker(place: Place, options) -> None:
+    trainer = DraftTrainer(place, options)
     trainer.train()
     if options.eval:
         trainer.evaluate()
@@ -246,14 +237,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--eval", action="store_true", help="measure on held-out conversations afterwards")
     parser.add_argument("--eval-samples", type=int, default=16, help="conversations per task")
-    parser.add_argument("--calibration", type=Path, default=NANO / "draft_calibration.json",
+    parser.add_argument("--calibration", type=Path, default=run.NANO / "draft_calibration.json",
                         help="where --eval writes temperatures and figures")
     add_arguments(parser)
     options = set_defaults(parser, parser.parse_args(arguments))
-    config, _ = make_config(load_tokenizer())
-    shared = ranks.Shared(Parameters.count(config), options.ranks, config.num_hidden_layers * config.n_routed_experts,
-                          options.device)
-    return ranks.run(worker, shared, options)
+    options.folder = run.run_folder(options.run)
+    state.finish_save(options.folder)
+    if not state.exists(options.folder, run.STEM):
+        parser.error(f"--run: there is no trained backbone in {options.folder}")
+    return run.launch(worker, options)
 
 
 if __name__ == "__main__":

@@ -6,12 +6,11 @@ from __future__ import annotations
 
 import argparse
 
-import torch
-
 from reference import export as checkpoint
 
+from . import state
 from .parameters import Parameters
-from .run import NANO, ROOT, load_tokenizer, make_config
+from .run import NANO, load_tokenizer, make_config, run_folder
 
 
 def main() -> None:
@@ -19,8 +18,9 @@ def main() -> None:
     parser.add_argument("--run", default="nano")
     options = parser.parse_args()
     config, mapping = make_config(load_tokenizer())
-    values = torch.load(ROOT / "build" / "train" / options.run / "values.pt")
-    parameters = Parameters(config, values)
+    parameters = Parameters(config)
+    state.finish_save(run_folder(options.run))
+    state.load_values(run_folder(options.run), parameters.values)
     checkpoint.export(dict(parameters.value), config, NANO, mapping.tolist())
     sizes = {p.name: p.stat().st_size for p in sorted(NANO.glob("*.safetensors"))}
     print(f"{parameters.size / 1e6:.1f}M parameters, {sum(sizes.values()) / 1e6:.1f} MB in {len(sizes)} shards")

@@ -10,7 +10,8 @@ import matplotlib
 matplotlib.use("Agg")
 from matplotlib import pyplot  # noqa: E402  (the backend is chosen first)
 
-from .run import NANO, ROOT  # noqa: E402
+from . import state  # noqa: E402
+from .run import NANO, run_folder  # noqa: E402
 
 STAGE_COLOURS = {"A": "#eeeeee", "B": "#e3ecf7", "C": "#e9f5e6", "D": "#fbf0dc", "E": "#f8e4e4"}
 
@@ -90,7 +91,7 @@ def main() -> None:
     parser.add_argument("--run", default="nano", help="folder under build/train")
     parser.add_argument("--out", type=Path, default=NANO / "training.png")
     options = parser.parse_args()
-    lines = (ROOT / "build" / "train" / options.run / "log.jsonl").read_text(encoding="utf-8").splitlines()
+    lines = (run_folder(options.run) / state.LOG).read_text(encoding="utf-8").splitlines()
     draw([json.loads(line) for line in lines]).savefig(options.out, dpi=70)
 
 

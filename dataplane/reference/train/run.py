@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import time
 from pathlib import Path
 
@@ -38,7 +37,7 @@ from .network import Batch, Network
 from .optimiser import balance
 from .parameters import Parameters, initialise
 from .progress import Progress
-from .ranks import Shared
+from .ranks import Clock, Place, Shared
 from .tokenizer import IMAGE, SYSTEM, Tokenizer
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -64,13 +63,17 @@ def stage_at(progress: float) -> int:
     return len(STAGES) - 1
 
 
-def learning_rate(progress: float, step: int) -> float:
+def learning_rate(progress: float, step: int, warmup_steps: int = WARMUP_STEPS) -> float:
     """Constant for 40 % of the time, then linear to 3 %; a short warm-up.
 
     `step` counts from the start of the process.
     """
     fall = max(0.0, (progress - 0.4) / 0.6)
-    return min(1.0, (step + 1) / WARMUP_STEPS) * (1.0 - 0.97 * min(fall, 1.0))
+    return min(1.0, (step + 1) / warmup_steps) * (1.0 - 0.97 * min(fall, 1.0))
+
+
+def run_folder(name: str) -> Path:
+    return ROOT / "build" / "train" / name
 
 
 def load_tokenizer() -> Tokenizer:
@@ -117,15 +120,16 @@ def start_from(folder: Path, parameters: Parameters) -> None:
 
 
 class Trainer:
-    def __init__(self, rank: int, rank_count: int, shared: Shared, barrier, options):
+    def __init__(self, place: Place, options):
         torch.set_num_threads(1)
-        self.rank, self.ranks, self.shared, self.barrier, self.options = rank, rank_count, shared, barrier, options
+        self.place, self.options = place, options
+        self.rank, self.ranks, self.shared, self.barrier = place.rank, place.ranks, place.shared, place.barrier
         self.tokenizer = load_tokenizer()
         self.config, mapping = make_config(self.tokenizer)
-        self.parameters = Parameters(self.config, shared.values, shared.grads[rank])
+        self.parameters = Parameters(self.config, self.shared.values, self.shared.grads[self.rank])
         self.network = make_network(options, self.parameters, mapping)
-        self.optimiser = make_optimiser(options, self.parameters, shared.grads, rank, rank_count, train_wanted)
-        self.folder = ROOT / "build" / "train" / options.run
+        self.optimiser = make_optimiser(options, self.parameters, place, train_wanted)
+        self.folder = options.folder
         self.folder.mkdir(parents=True, exist_ok=True)
         self.step = self.tokens = 0
         self.elapsed = 0.0
@@ -152,19 +156,13 @@ class Trainer:
         self.barrier.wait()
 
     def save(self) -> None:
-        self.barrier.wait()
-        state.save(self.folder, STEM, self.rank, self.ranks, self.optimiser,
+        state.save(self.folder, STEM, self.place, self.optimiser,
                    {"step": self.step, "tokens": self.tokens, "elapsed": self.elapsed})
-        if self.rank == 0:
-            state.save_values(self.folder, self.shared.values)
-        self.barrier.wait()
 
     def log(self, record: dict) -> dict:
         """Appends to log.jsonl and returns the whole record."""
-        record = {"step": self.step, "tokens": self.tokens, "minutes": round(self.elapsed / 60, 2), **record}
-        with open(self.folder / "log.jsonl", "a", encoding="utf-8") as f:
-            f.write(json.dumps(record) + "\n")
-        return record
+        return state.log(self.folder, {"step": self.step, "tokens": self.tokens,
+                                       "minutes": round(self.elapsed / 60, 2), **record})
 
     # ---- one step ------------------------------------------------------------------------------
 
@@ -208,7 +206,7 @@ class Trainer:
                 "load": float(shared.loads[self.rank].max())}
 
     def evaluate(self) -> None:
-        tasks = [t for t in {**mix.MIXES["E"], **mix.EXAMS} if t not in ("free_text", "small_talk", "knowledge")]
+        tasks = [t for t in {**mix.MIXES["E"], **mix.EXAMS} if t not in mix.MEMORISED]
         scores = {}
         self.network.distil = None
         self.network.refresh()
@@ -247,16 +245,10 @@ class Trainer:
         stage, feeds, sums, last_save, last_eval = None, [], [], self.elapsed, self.elapsed
         began = self.step
         modes = np.random.default_rng([options.seed, self.rank, self.step])
-        clock = time.monotonic()
-        shown, shown_tokens = clock, self.tokens
+        clock = Clock(self.place, self.elapsed)
+        shown, shown_tokens = time.monotonic(), self.tokens
         while True:
-            if self.rank == 0:
-                now = time.monotonic()
-                self.elapsed += now - clock
-                clock = now
-                self.shared.numbers[0] = self.elapsed
-            self.barrier.wait()
-            self.elapsed = float(self.shared.numbers[0])
+            self.elapsed = clock.read()
             progress = self.elapsed / budget
             if progress >= 1 or self.step - began == options.steps:
                 break
@@ -293,8 +285,16 @@ class Trainer:
             self.evaluate()
 
 
-def worker(rank: int, rank_count: int, shared: Shared, barrier, options) -> None:
-    Trainer(rank, rank_count, shared, barrier, options).run()
+def worker(place: Place, options) -> None:
+    Trainer(place, options).run()
+
+
+def launch(worker, options) -> int:
+    """Runs worker(place, options) in every rank, on buffers for this model; the exit status."""
+    config, _ = make_config(load_tokenizer())
+    shared = Shared(Parameters.count(config), options.ranks, config.num_hidden_layers * config.n_routed_experts,
+                    options.device)
+    return ranks.run(worker, shared, options)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -313,12 +313,11 @@ def main(arguments: list[str] | None = None) -> int:
     options.save_minutes = options.save_minutes or (2 if options.device == "cuda" else 3)
     if not 0 <= options.from_progress < 1:
         parser.error("--from-progress: must lie in [0, 1)")
-    if (options.init or options.from_progress) and state.exists(ROOT / "build" / "train" / options.run, STEM):
+    options.folder = run_folder(options.run)
+    state.finish_save(options.folder)
+    if (options.init or options.from_progress) and state.exists(options.folder, STEM):
         parser.error(f"--init, --from-progress: run {options.run} has begun already; leave them out to resume it")
-    config, _ = make_config(load_tokenizer())
-    shared = Shared(Parameters.count(config), options.ranks, config.num_hidden_layers * config.n_routed_experts,
-                    options.device)
-    return ranks.run(worker, shared, options)
+    return launch(worker, options)
 
 
 if __name__ == "__main__":

@@ -5,13 +5,10 @@ import numpy as np
 import pytest
 import torch
 
-from reference.layers import rope_frequencies
-from reference.model import Model
 from reference.options import Options
 from reference.serve import Plan, Session
 from reference.train import calibration, draft, draft_eval, parameters, run
 from reference.train.draft_eval import Blocks
-from reference.train.network import Batch
 from reference.train.portable import PortableDraftNetwork
 from reference.train.tokenizer import EOS
 
@@ -23,18 +20,12 @@ class Exact(PortableDraftNetwork):
 
 
 @pytest.fixture(scope="module")
-def network():
-    tokenizer = run.load_tokenizer()
-    config, mapping = run.make_config(tokenizer)
-    p = parameters.Parameters(config)
-    parameters.initialise(p, rope_frequencies(config, False), 3)
+def network(nano):
+    p = nano.parameters()
     generator = torch.Generator().manual_seed(2)
     for name in ("markov_head.head.weight", "confidence_head.proj.weight"):
-        p.value[f"mtp.{config.num_nextn_predict_layers - 1}.{name}"].normal_(0, 0.05, generator=generator)
-    net = Exact(p, mapping)
-    oracle = Model(config, mapping.tolist())
-    oracle.load_state_dict({n: v.clone() for n, v in p.value.items()})
-    return tokenizer, net, oracle
+        p.value[f"mtp.{nano.config.num_nextn_predict_layers - 1}.{name}"].normal_(0, 0.05, generator=generator)
+    return nano.tokenizer, Exact(p, nano.mapping), nano.oracle(p)
 
 
 def test_settled_answers_and_drafts_are_the_oracles(network, monkeypatch):
@@ -139,12 +130,14 @@ def test_a_table_of_another_block_size_is_refused(tmp_path):
             calibration.load(path, 3)
 
 
-def test_the_draft_phase_resumes_and_starts_anew_for_another_backbone(tmp_path, monkeypatch, capsys):
+def test_the_draft_phase_resumes_and_starts_anew_for_another_backbone(nano, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(run, "ROOT", tmp_path)
-    monkeypatch.setattr(draft, "ROOT", tmp_path)
     monkeypatch.setattr(draft, "ROW", 1536)  # documents with tools fit
     common = ["--run", "scratch", "--device", "cpu", "--ranks", "1", "--minutes", "600"]
     folder = tmp_path / "build" / "train" / "scratch"
+    with pytest.raises(SystemExit):
+        draft.main([*common, "--steps", "1"])
+    assert "there is no trained backbone" in capsys.readouterr().err
     assert run.main([*common, "--steps", "1", "--tokens-per-step", "512", "--eval-samples", "0"]) == 0
     backbone = torch.load(folder / "values.pt")
     assert draft.main([*common, "--steps", "2"]) == 0
@@ -152,8 +145,7 @@ def test_the_draft_phase_resumes_and_starts_anew_for_another_backbone(tmp_path, 
     assert draft.main([*common, "--steps", "1", "--portable"]) == 0
     second = torch.load(folder / "draft-rank0.pt")
     assert (first["step"], second["step"]) == (2, 3) and second["step_count"] == 3
-    config, _ = run.make_config(run.load_tokenizer())
-    before, after = (parameters.Parameters(config, v) for v in (backbone, torch.load(folder / "values.pt")))
+    before, after = (parameters.Parameters(nano.config, v) for v in (backbone, torch.load(folder / "values.pt")))
     for name in before.value:
         # The choice of one expert gives its gate no gradient, and its vision bias is never used.
         still = not name.startswith("mtp.") or name.endswith("gate.bias_vl")

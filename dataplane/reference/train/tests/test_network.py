@@ -6,29 +6,19 @@ import pytest
 import torch
 
 from reference import dspark
-from reference.layers import rope_frequencies
-from reference.model import Model
 from reference.options import Options, Rows
-from reference.train import draft_network, parameters, render, run
+from reference.train import draft_network, render
 from reference.train.data import mix
 from reference.train.network import Batch
 
 
 @pytest.fixture(scope="module")
-def pair():
-    tokenizer = run.load_tokenizer()
-    config, mapping = run.make_config(tokenizer)
-    p = parameters.Parameters(config)
-    parameters.initialise(p, rope_frequencies(config, False), 3)
-    for name, value in p.value.items():
-        if name.endswith("attn_sink"):
-            value.normal_()
-    net = draft_network.DraftNetwork(p, mapping)
+def pair(nano):
+    p = nano.parameters()
+    net = draft_network.DraftNetwork(p, nano.mapping)
     net.refresh()
-    oracle = Model(config, mapping.tolist())
-    oracle.load_state_dict({n: v.clone() for n, v in p.value.items()})
-    ids, _ = render.encode(tokenizer, mix.sample("recall_512", random.Random(1)).conversation)
-    return net, oracle, ids
+    ids, _ = render.encode(nano.tokenizer, mix.sample("recall_512", random.Random(1)).conversation)
+    return net, nano.oracle(p), ids
 
 
 def placed(ids, offset, length):

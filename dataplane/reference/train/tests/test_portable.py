@@ -4,10 +4,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from reference.layers import rope_frequencies
-from reference.model import Model
 from reference.options import Options
-from reference.train import draft, draft_network, optimiser, parameters, run
+from reference.train import draft, draft_network, optimiser, run
 from reference.train.network import Batch, Network
 from reference.train.optimiser import Optimiser, PortableOptimiser
 from reference.train.portable import PortableDraftNetwork, PortableNetwork
@@ -19,22 +17,6 @@ class Everything:
     @staticmethod
     def random():
         return 0.0
-
-
-def parameters_like(config):
-    p = parameters.Parameters(config)
-    parameters.initialise(p, rope_frequencies(config, False), 3)
-    for name, value in p.value.items():
-        if name.endswith("attn_sink"):
-            value.normal_(generator=torch.Generator().manual_seed(len(name)))
-    return p
-
-
-@pytest.fixture(scope="module")
-def made():
-    tokenizer = run.load_tokenizer()
-    config, mapping = run.make_config(tokenizer)
-    return tokenizer, config, mapping, packed_row()
 
 
 def packed_row():
@@ -71,14 +53,13 @@ class Exact(PortableNetwork):
         return Options.exact(dense_global=not self.sparse)
 
 
-def test_without_rounding_it_is_the_oracle_with_gradients_in_the_flat_buffer(made):
-    _, config, mapping, data = made
-    net = Exact(parameters_like(config), mapping)
+def test_without_rounding_it_is_the_oracle_with_gradients_in_the_flat_buffer(nano):
+    data = packed_row()
+    net = Exact(nano.parameters(), nano.mapping)
     net.sparse = True
     batch = Batch(net, {name: rows[:1, :600] for name, rows in data.items()})
     net.loss(batch)[0].backward()
-    oracle = Model(config, mapping.tolist())
-    oracle.load_state_dict({n: v.clone() for n, v in net.parameters.value.items()})
+    oracle = nano.oracle(net.parameters)
     logits = oracle.logits(oracle(batch.layout, Options.exact()).hidden[0], Options.exact())
     (F.cross_entropy(logits, batch.target, reduction="none") * batch.weight).sum().backward()
     for name, parameter in oracle.named_parameters():
@@ -90,9 +71,9 @@ def test_without_rounding_it_is_the_oracle_with_gradients_in_the_flat_buffer(mad
 
 
 @pytest.mark.parametrize("sparse", [False, True])
-def test_loss_and_gradients_of_a_packed_batch_agree_in_float_mode(made, sparse):
-    _, config, mapping, data = made
-    fast, plain = (kind(parameters_like(config), mapping) for kind in (Network, PortableNetwork))
+def test_loss_and_gradients_of_a_packed_batch_agree_in_float_mode(nano, sparse):
+    data = packed_row()
+    fast, plain = (kind(nano.parameters(), nano.mapping) for kind in (Network, PortableNetwork))
     got = []
     for net in (plain, fast):
         net.sparse, net.distil = sparse, Everything()
@@ -124,11 +105,11 @@ def test_loss_and_gradients_of_a_packed_batch_agree_in_float_mode(made, sparse):
     assert (whole - other).norm() < 0.1 * other.norm()  # measured 0.08
 
 
-def test_quantized_networks_move_to_the_same_place(made):
-    _, config, mapping, data = made
+def test_quantized_networks_move_to_the_same_place(nano):
+    data = packed_row()
     states = {}
     for kind in (Network, PortableNetwork):
-        net = kind(parameters_like(config), mapping)
+        net = kind(nano.parameters(), nano.mapping)
         for quantized in (False, True):
             net.quantized = net.sparse = quantized
             net.refresh()
@@ -142,11 +123,10 @@ def test_quantized_networks_move_to_the_same_place(made):
 
 
 @pytest.mark.parametrize("format_, tolerance", [(torch.float32, 1e-5), (torch.bfloat16, 5e-4)])
-def test_one_optimiser_step_is_the_same(made, monkeypatch, format_, tolerance):
+def test_one_optimiser_step_is_the_same(nano, monkeypatch, format_, tolerance):
     """Newton-Schulz runs in bf16, where a last bit of its input becomes 0.2 % of an update; so also in fp32."""
-    _, config, _, _ = made
     monkeypatch.setattr(optimiser, "BF", format_)
-    p = [parameters_like(config), parameters_like(config)]
+    p = [nano.parameters(), nano.parameters()]
     grads = [[torch.randn(p[0].size, generator=torch.Generator().manual_seed(s)) for s in (1, 2)] for _ in p]
     both = [kind(q, g, 0, 1, run.train_wanted) for kind, q, g in zip((Optimiser, PortableOptimiser), p, grads)]
     assert set(both[0].state) == set(both[1].state)
@@ -160,11 +140,11 @@ def test_one_optimiser_step_is_the_same(made, monkeypatch, format_, tolerance):
         assert (tensor - both[1].state[name]).norm() <= 1e-5 * tensor.norm(), name
 
 
-def test_a_draft_step_agrees(made):
-    _, config, mapping, data = made
+def test_a_draft_step_agrees(nano):
+    data = packed_row()
     results = []
     for kind in (draft_network.DraftNetwork, PortableDraftNetwork):
-        net = kind(parameters_like(config), mapping)
+        net = kind(nano.parameters(), nano.mapping)
         net.refresh()
         torch.manual_seed(0)
         batch, taps, hidden = draft.backbone(net, data)
