@@ -4,7 +4,6 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from reference import numerics
 from reference.attention import Attention
 from reference.layers import Linear, RmsNorm, Table, matmul, quantized_weight, rope_table
 from reference.mhc import HyperConnection

@@ -75,7 +75,7 @@ import numpy
 import torch
 
 from reference import config as presets
-from reference import csa, export, numerics, random_model, safetensors_io
+from reference import export, numerics, random_model, safetensors_io
 from reference.layers import rope_frequencies, rope_table
 from reference.options import Options
 from reference.safetensors_io import Tensor

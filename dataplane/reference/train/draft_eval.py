@@ -23,6 +23,7 @@ from .tokenizer import EOS, Tokenizer
 ROUNDS = 6
 ROW = 4096
 CHUNK = 512  # anchors at a time
+SEED = "draft"
 
 
 @dataclass
@@ -148,7 +149,7 @@ def draft_greedily(network: DraftNetwork, batch: Batch, taps: torch.Tensor,
 
 @torch.no_grad()
 def measure(network: DraftNetwork, tokenizer: Tokenizer, tasks: list[str], samples: int,
-            mine=lambda index: True, seed: str = "draft") -> list[Blocks]:
+            mine=lambda index: True) -> list[Blocks]:
     """The blocks of all anchors of all answers to the tasks whose index is `mine`.
 
     An anchor is an answer token that is not the last; its block drafts what follows. No gradient.
@@ -159,7 +160,7 @@ def measure(network: DraftNetwork, tokenizer: Tokenizer, tasks: list[str], sampl
     for index, task in enumerate(tasks):
         if not mine(index):
             continue
-        for data, turns in packed(tokenizer, task, samples, config.sliding_window, seed):
+        for data, turns in packed(tokenizer, task, samples, config.sliding_window, SEED):
             batch, taps = settle(network, data, turns, eos)
             turns = [t for t in turns if t.last > t.first]
             if not turns:

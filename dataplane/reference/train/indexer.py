@@ -46,7 +46,7 @@ class Indexers:
 
     def source(self, layer: int, qr, xn, lat, plan, batch) -> None:
         """Enters the sharing group of an index source: selects entries and opens its lessons."""
-        net, c = self.network, self.config
+        net = self.network
         self.chosen, self.mass = {}, {}
         if net.distil is not None:
             taught = [b for b, (_, _, _, _, g0, g1, _) in enumerate(plan.blocks)

@@ -11,7 +11,8 @@ import torch
 
 _SOURCE = Path(__file__).with_name("kernels.c")
 _CACHE = Path(__file__).resolve().parents[3] / "build" / "train" / "kernels"
-_FLAGS = ["-O3", "-march=native", "-mprefer-vector-width=512", "-ffast-math", "-fno-reciprocal-math", "-fPIC", "-shared"]
+_FLAGS = ["-O3", "-march=native", "-mprefer-vector-width=512", "-ffast-math", "-fno-reciprocal-math", "-fPIC",
+          "-shared"]
 _library = None
 
 
@@ -32,7 +33,8 @@ def library() -> ctypes.CDLL:
 
 
 def call(name: str, *arguments) -> None:
-    """Calls a kernel: tensors become pointers, ints 64-bit (the register is shared by int32 parameters), floats float32, None a null pointer."""
+    """Calls a kernel: tensors become pointers, ints 64-bit (the register is shared by int32 parameters),
+    floats float32, None a null pointer."""
     converted = []
     for a in arguments:
         if isinstance(a, torch.Tensor):

@@ -15,6 +15,8 @@ from .functions import BF, Attend, Experts, HeadLoss, Linear, NormRope, Plan, Qu
 from .indexer import Indexers
 from .parameters import Parameters
 
+MAX_LENGTH = 8192  # of a document
+
 
 def rope_rows(frequencies: torch.Tensor, length: int) -> torch.Tensor:
     """[length, 2*pairs] (cos, sin) pairs."""
@@ -54,12 +56,12 @@ class Batch:
 class Network:
     """Forward pass and bf16 working copies. `quantized` switches fake quantization on."""
 
-    def __init__(self, parameters: Parameters, token_map: np.ndarray, max_length: int = 8192):
+    def __init__(self, parameters: Parameters, token_map: np.ndarray):
         self.parameters, self.config = parameters, parameters.config
         self.token_map = token_map
         c = self.config
-        self.rope = {False: rope_rows(rope_frequencies(c, False), max_length),
-                     True: rope_rows(rope_frequencies(c, True), max_length)}
+        self.rope = {False: rope_rows(rope_frequencies(c, False), MAX_LENGTH),
+                     True: rope_rows(rope_frequencies(c, True), MAX_LENGTH)}
         self.quantized = False
         self.sparse = False  # attend to the indexer's selection instead of everything visible
         self.distil: np.random.Generator | None = None  # draws the query blocks that teach the indexers
@@ -139,7 +141,6 @@ class Network:
 
     def _engram(self, layer: int, X: torch.Tensor, batch: Batch) -> torch.Tensor:
         c, e = self.config, f"layers.{layer}.engram."
-        p = self.parameters
         rows = torch.nn.functional.embedding(batch.engram[layer], self.leaf(e + "embed.weight"))
         kv = Linear.apply(self._quant(rows.flatten(1).to(BF)), self.weights[e + "wkv"]).float()
         D, n = c.hidden_size, c.hc_mult

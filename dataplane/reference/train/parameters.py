@@ -168,7 +168,6 @@ def _seed_previous_token_heads(c: ModelConfig, value: dict, frequencies: torch.T
 
 
 def _block(c: ModelConfig, value: dict, prefix: str, site: int, g: torch.Generator) -> None:
-    d = c.hidden_size
     for name, w in value.items():
         if not name.startswith(prefix + ".") or w.dim() != 2:
             continue
