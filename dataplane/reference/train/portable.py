@@ -6,7 +6,7 @@ the flat gradient buffer. Three things differ from the oracle, all to keep a GPU
 all experts run on all tokens (weights of the unchosen are 0), Engram's tables live on the device, and the check
 whether candidate blocks matter uses the row length, which the host knows.
 
-Not measured: there was no GPU to run this on. What remains per pass are one host wait per KV source of ratio 2 and
+Its speed on a GPU has not been measured. What remains per pass are one host wait per KV source of ratio 2 and
 one per step for the figures; the many small launches of the 20 Sinkhorn rounds probably dominate. The attention of a
 row of T tokens holds [T, heads, window + entries] probabilities, which is what --tokens-per-pass bounds.
 """
