@@ -34,6 +34,8 @@ def set_defaults(parser: argparse.ArgumentParser, options: argparse.Namespace) -
     for name in ("ranks", "tokens_per_step", "tokens_per_pass"):
         if getattr(options, name) is not None and getattr(options, name) < 1:
             parser.error(f"--{name.replace('_', '-')}: must be positive")
+    if options.data_workers is not None and options.data_workers < 0:
+        parser.error("--data-workers: must not be negative")
     if options.device is None:
         options.device = "cuda" if torch.cuda.is_available() else "cpu"
     gpu = options.device == "cuda"

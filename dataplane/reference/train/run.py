@@ -310,7 +310,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--eval-samples", type=int, default=16, help="per task; 0 leaves evaluations out")
     add_arguments(parser)
     options = set_defaults(parser, parser.parse_args(arguments))
-    options.save_minutes = options.save_minutes or (2 if options.device == "cuda" else 3)
+    if options.minutes <= 0:
+        parser.error("--minutes: must be positive")
+    if options.save_minutes is None:
+        options.save_minutes = 2 if options.device == "cuda" else 3
     if not 0 <= options.from_progress < 1:
         parser.error("--from-progress: must lie in [0, 1)")
     options.folder = run_folder(options.run)

@@ -6,6 +6,7 @@
     <file>.partial         being written; counts for nothing unless `saved` names the file
     saved                  names of the files of a save, one a line; there only while they are put in place
     log.jsonl              what the run reported
+    scores<rank>.json, draft-eval<rank>.pt   what a rank has measured, on its way to rank 0
 
 A save is all or nothing: every rank writes its file aside, then rank 0 writes `saved` and puts all files in place.
 A run that is killed before that has its last save untouched; one that is killed after it is completed by `finish_save`.

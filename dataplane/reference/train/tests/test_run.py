@@ -37,6 +37,15 @@ def train(*arguments):
     assert run.main(["--run", "scratch", *TINY, *arguments]) == 0
 
 
+@pytest.mark.parametrize("option, value", [("--ranks", "0"), ("--tokens-per-step", "-1"), ("--tokens-per-pass", "0"),
+                                           ("--data-workers", "-1"), ("--minutes", "0"), ("--from-progress", "1")])
+def test_a_value_that_cannot_be_is_refused(folder, capsys, option, value):
+    with pytest.raises(SystemExit):
+        train(option, value)
+    assert f"error: {option}: must" in capsys.readouterr().err
+    assert not folder.exists()
+
+
 @pytest.mark.parametrize("first, second", [(["--portable"], []), ([], ["--portable"])])
 def test_a_state_of_one_path_is_resumed_by_the_other(folder, first, second):
     train("--steps", "3", *first)
