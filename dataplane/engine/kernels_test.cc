@@ -15,19 +15,11 @@
 
 #include "dataplane/engine/cpu/products.h"
 #include "dataplane/engine/cpu/thread_pool.h"
+#include "dataplane/engine/test_values.h"
 #include "dataplane/model/number_formats.h"
 
 namespace millrace::dataplane::engine::cpu {
 namespace {
-
-std::vector<float> random_values(std::size_t count, unsigned seed, float scale = 1.0f) {
-  std::mt19937 random(seed);
-  std::vector<float> values(count);
-  for (float& x : values) x = (static_cast<float>(random() >> 8) * 0x1p-23f - 1.0f) * scale;
-  return values;
-}
-
-std::size_t size(int n) { return static_cast<std::size_t>(n); }
 
 std::uint32_t bits_of(float x) { return std::bit_cast<std::uint32_t>(x); }
 

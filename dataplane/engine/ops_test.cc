@@ -7,10 +7,10 @@
 #include <cmath>
 #include <cstring>
 #include <numeric>
-#include <random>
 
 #include "dataplane/engine/cpu/cpu_ops.h"
 #include "dataplane/engine/cpu/kernels.h"
+#include "dataplane/engine/test_values.h"
 #include "dataplane/kv/block_pool.h"
 #include "dataplane/model/number_formats.h"
 #include "dataplane/model/random_checkpoint.h"
@@ -39,15 +39,6 @@ std::vector<Backend> backends() {
   }
   return list;
 }
-
-std::vector<float> random_values(std::size_t count, unsigned seed, float scale = 1.0f) {
-  std::mt19937 random(seed);
-  std::vector<float> values(count);
-  for (float& x : values) x = (static_cast<float>(random() >> 8) * 0x1p-23f - 1.0f) * scale;
-  return values;
-}
-
-std::size_t size(int n) { return static_cast<std::size_t>(n); }
 
 WeightMatrix float_matrix(const float* values, int outputs, int inputs) {
   return {.format = WeightFormat::kFloat32,

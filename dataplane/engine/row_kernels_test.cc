@@ -10,19 +10,11 @@
 #include <vector>
 
 #include "dataplane/engine/cpu/kernels.h"
+#include "dataplane/engine/test_values.h"
 #include "dataplane/model/number_formats.h"
 
 namespace millrace::dataplane::engine::cpu {
 namespace {
-
-std::vector<float> random_values(std::size_t count, unsigned seed, float scale = 1.0f) {
-  std::mt19937 random(seed);
-  std::vector<float> values(count);
-  for (float& x : values) x = (static_cast<float>(random() >> 8) * 0x1p-23f - 1.0f) * scale;
-  return values;
-}
-
-std::size_t size(int n) { return static_cast<std::size_t>(n); }
 
 bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;

@@ -41,7 +41,7 @@ constexpr int kStepRows = 256;         ///< the worker's default
 constexpr std::size_t kBandwidthBytes = std::size_t{512} << 20;
 
 struct Options {
-  std::string preset_folder = "bench-cpu-preset";
+  std::string preset_folder = "build/bench-cpu-preset";
   std::string nano_folder = "deploy/models/nano";
   std::string only;
   int threads = 1;

@@ -8,21 +8,14 @@
 #include <thread>
 #include <vector>
 
-#if defined(__x86_64__)
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#if !defined(__clang__)
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#endif
-#include <immintrin.h>
-#pragma GCC diagnostic pop
-#endif
+#include "dataplane/engine/cpu/avx512.h"
 
 namespace millrace::tests::bench {
 namespace {
 
 constexpr int kAccumulators = 24;  // enough to hide the latency of two units
-constexpr int kRounds = 1'000'000;
+constexpr int kRounds =
+    5'000'000;  // tens of milliseconds, beside which starting a thread is nothing
 constexpr int kRepeats = 3;
 
 /// Seconds from the first thread's start to the last one's end, best of a few tries.
