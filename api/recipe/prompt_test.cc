@@ -3,8 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+
 #include "api/recipe/chat_request.h"
 #include "api/recipe/test_deployment.h"
+#include "api/recipe/test_fixtures.h"
 
 namespace millrace::api::recipe {
 namespace {
@@ -12,15 +15,16 @@ namespace {
 constexpr const char* kEffort75 =
     "Reasoning Effort: 75 (range 1-100, the higher the value, the more thorough the reasoning)\n\n";
 
+std::string prompt_of(const Conversation& conversation) {
+  const auto rendered = render(conversation);
+  EXPECT_TRUE(rendered.ok()) << rendered.status();
+  return rendered.ok() ? test::prompt_text(rendered->segments) : "";
+}
+
 std::string prompt_of(const std::string& body) {
   const auto request = parse_chat_request(body, "m", 2048, Thinking::kOn);
   EXPECT_TRUE(request.ok()) << request.status();
-  if (!request.ok()) return "";
-  std::string prompt;
-  const auto rendered = render(request->conversation);
-  EXPECT_TRUE(rendered.ok()) << rendered.status();
-  for (const Segment& segment : rendered->segments) prompt += segment.text;
-  return prompt;
+  return request.ok() ? prompt_of(request->conversation) : "";
 }
 
 // Recorded from deepseek-recipe 0.1 and from the release's reference encoder.
@@ -77,6 +81,33 @@ TEST(RenderV41, JoinsPartsAndConsecutiveUserMessagesByABlankLine) {
                           "reasoning_effort":"none"})"),
             "<｜begin▁of▁sentence｜><｜System｜>Be brief.<｜User｜>Say \n\nhi.\n\nNow."
             "<｜Assistant｜></think>");
+}
+
+/// The prompt of a call with these arguments.
+std::string prompt_of_call(const std::string& arguments) {
+  Conversation conversation;
+  conversation.thinking = Thinking::kOff;
+  conversation.messages.resize(1);
+  conversation.messages[0].role = Role::kAssistant;
+  conversation.messages[0].tool_calls = {{"c", "f", arguments}};
+  return prompt_of(conversation);
+}
+
+// As Python's dictionaries have it.
+TEST(RenderV41, OfARepeatedArgumentTheLastValueStandsAtTheFirstPlace) {
+  EXPECT_THAT(prompt_of_call(R"({"a":1,"b":[1.50,"x"],"a":"y"})"),
+              testing::HasSubstr("name=\"a\" string=\"true\">y</｜DSML｜ parameter>\n"
+                                 "<｜DSML｜ parameter name=\"b\" string=\"false\">[1.5, \"x\"]<"));
+}
+
+// Arguments come as a text, of which no parser has counted the members before. A search through
+// those before for each of them takes minutes.
+TEST(RenderV41, ManyArgumentsTakeTimeInProportion) {
+  std::string arguments = "{\"\":0";
+  for (int i = 0; i < 300'000; ++i) arguments += ",\"" + std::to_string(i) + "\":0";
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_THAT(prompt_of_call(arguments + "}"), testing::HasSubstr("name=\"299999\""));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
 }
 
 TEST(EncodePrompt, PutsControlIdsOnlyWhereTheRendererPutThem) {

@@ -1,6 +1,8 @@
 #include "api/recipe/render_tools.h"
 
 #include <array>
+#include <optional>
+#include <utility>
 
 #include "api/recipe/control_spelling.h"
 #include "api/recipe/json_text.h"
@@ -112,23 +114,18 @@ struct Argument {
 
 /// The arguments of a call in order; of a repeated name the last value at the first place.
 std::vector<Argument> arguments_of(const ToolCall& call) {
-  const auto members = raw_members(call.arguments);
-  if (!members.ok()) return {{"arguments", call.arguments, true}};
+  const std::vector<Argument> as_text = {{"arguments", call.arguments, true}};
+  const auto json = python_json(call.arguments);
+  if (!json.ok()) return as_text;
+  const auto members = raw_members(*json);
+  if (!members.ok()) return as_text;
   std::vector<Argument> arguments;
+  arguments.reserve(members->size());
   for (const RawMember& member : *members) {
-    Argument argument{member.name, {}, false};
-    if (auto text = string_value(member.value)) {
-      argument.text = *std::move(text);
-      argument.is_string = true;
-    } else if (auto json = python_json(member.value); json.ok()) {
-      argument.text = *std::move(json);
-    } else {
-      return {{"arguments", call.arguments, true}};
-    }
-    std::size_t place = 0;
-    while (place < arguments.size() && arguments[place].name != argument.name) ++place;
-    if (place == arguments.size()) arguments.emplace_back();
-    arguments[place] = std::move(argument);
+    std::optional<std::string> text = string_value(member.value);
+    const bool is_string = text.has_value();
+    arguments.push_back(
+        {member.name, is_string ? *std::move(text) : std::string(member.value), is_string});
   }
   return arguments;
 }
