@@ -15,6 +15,7 @@ namespace millrace::api::recipe {
 namespace {
 
 constexpr int kMaxDepth = 64;
+constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 constexpr std::string_view kLargestDouble = "1.7976931348623157e308";
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
@@ -292,6 +293,18 @@ class Reader {
   int depth_ = 0;
 };
 
+/// Whether a text is a number, and too large for a double. What merely begins like one is not: to
+/// replace it would make JSON of what is none.
+bool overflows(std::string_view text) {
+  double value = 0;
+  const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (result.ec != std::errc::result_out_of_range) return false;
+  Reader reader(text);
+  if (!reader.value(nullptr) || !reader.at_end()) return false;
+  // Both ends of the range are reported alike; strtod tells them apart.
+  return std::isinf(std::strtod(std::string(text).c_str(), nullptr));
+}
+
 absl::Status invalid(const Reader& reader, std::string_view what) {
   return absl::InvalidArgumentError(str_cat("not ", what, " at byte ", reader.at()));
 }
@@ -319,6 +332,8 @@ absl::StatusOr<std::vector<RawMember>> raw_members(std::string_view json) {
 }
 
 std::string_view raw_member(std::string_view json, std::string_view name) {
+  // The parser of bodies skips a byte order mark, too.
+  if (json.starts_with(kByteOrderMark)) json.remove_prefix(kByteOrderMark.size());
   Reader reader(json);
   std::string_view found;
   const bool is_valid = reader.for_members([&](const std::string& member) {
@@ -412,11 +427,7 @@ std::optional<std::string> clamp_numbers(std::string_view json) {
                                                           std::string_view::npos)) {
         ++i;
       }
-      double value = 0;
-      const auto result = std::from_chars(json.data() + begin, json.data() + i, value);
-      // Both ends of the range are reported alike; strtod tells them apart.
-      if (result.ec == std::errc::result_out_of_range &&
-          std::isinf(std::strtod(std::string(json.substr(begin, i - begin)).c_str(), nullptr))) {
+      if (overflows(json.substr(begin, i - begin))) {
         out.append(json, copied, begin - copied).append(kLargestDouble);
         copied = i;
       }

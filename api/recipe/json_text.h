@@ -27,7 +27,8 @@ struct RawMember {
 /// The members of an object in order; views into `json`. kInvalidArgument when it is none.
 absl::StatusOr<std::vector<RawMember>> raw_members(std::string_view json);
 
-/// The text of an object's member; empty when `json` is no object or has no such member.
+/// The text of an object's member; empty when `json` is no object or has no such member. A byte
+/// order mark in front of the object is skipped.
 std::string_view raw_member(std::string_view json, std::string_view name);
 
 /// The elements of a list; views into `json`. kInvalidArgument when it is none.
@@ -44,7 +45,8 @@ void append_escaped(std::string_view text, std::string& out);
 std::string quoted(std::string_view text);
 
 /// A copy in which numbers that overflow a double are replaced by the largest one, for a parser
-/// that refuses them; nullopt when there are none. `json` need not be valid.
+/// that refuses them; nullopt when there are none. `json` need not be valid, and does not become
+/// so.
 std::optional<std::string> clamp_numbers(std::string_view json);
 
 }  // namespace millrace::api::recipe

@@ -75,6 +75,16 @@ TEST(RawMembers, AreViewsOfTheText) {
   EXPECT_THAT(*elements, testing::ElementsAre("1", "[2]", "\"3\""));
 }
 
+TEST(RawMembers, SkipAByteOrderMark) {
+  EXPECT_EQ(raw_member("\xEF\xBB\xBF {\"a\": [1]}", "a"), "[1]");
+}
+
+TEST(ClampNumbers, MakesNoJsonOfWhatIsNone) {
+  for (const char* text : {"1e400-5", "01e400", "1.e400", "1e400e1", "[1e400.5]"}) {
+    EXPECT_EQ(clamp_numbers(text), std::nullopt) << text;
+  }
+}
+
 TEST(ClampNumbers, ReplacesOnlyWhatOverflows) {
   EXPECT_EQ(clamp_numbers(R"({"a":1,"b":1e308,"c":1e-400,"d":"1e999"})"), std::nullopt);
   const auto clamped = clamp_numbers(R"({"a":-1e400,"b":"\"1e999","c":2})");

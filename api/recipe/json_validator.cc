@@ -21,10 +21,14 @@ bool JsonValidator::push(char byte) {
     case State::kEscape:
       state_ = byte == 'u' ? State::kHex : State::kString;
       hex_left_ = 4;
+      code_ = 0;
+      if (needs_low_ && byte != 'u') return false;
       return std::string_view("\"\\/bfnrtu").find(byte) != std::string_view::npos;
     case State::kHex:
-      if (--hex_left_ == 0) state_ = State::kString;
-      return is_hex(byte);
+      return push_hex(byte);
+    case State::kLowSurrogate:
+      state_ = State::kEscape;
+      return byte == '\\';
     case State::kLiteral:
       if (rest_.front() != byte) return false;
       rest_.remove_prefix(1);
@@ -61,6 +65,19 @@ bool JsonValidator::push(char byte) {
     default:
       return begin_value(byte);
   }
+}
+
+/// Of a \u escape. Surrogates stand in pairs: parsers refuse one that stands alone.
+bool JsonValidator::push_hex(char byte) {
+  if (!is_hex(byte)) return false;
+  code_ =
+      code_ << 4 | static_cast<unsigned>(is_digit(byte) ? byte - '0' : (byte | 0x20) - 'a' + 10);
+  if (--hex_left_ > 0) return true;
+  const bool is_low = code_ >= 0xDC00 && code_ < 0xE000;
+  if (is_low != needs_low_) return false;
+  needs_low_ = code_ >= 0xD800 && code_ < 0xDC00;
+  state_ = needs_low_ ? State::kLowSurrogate : State::kString;
+  return true;
 }
 
 bool JsonValidator::begin_value(char byte) {

@@ -32,7 +32,8 @@ class JsonValidator {
     kString,
     kEscape,
     kHex,
-    kLiteral,  // rest_ must come
+    kLowSurrogate,  // the escape of the pair's second half must come
+    kLiteral,       // rest_ must come
     kMinus,
     kZero,
     kWhole,
@@ -42,6 +43,7 @@ class JsonValidator {
     kExponentSign,
     kPower,
   };
+  bool push_hex(char byte);
   bool begin_value(char byte);
   bool push_number(char byte);
   bool after_value(char byte);
@@ -53,6 +55,8 @@ class JsonValidator {
   std::size_t depth_ = 0;
   bool is_name_ = false;  // the string is a member's name
   int hex_left_ = 0;
+  unsigned code_ = 0;       // of the \u escape so far
+  bool needs_low_ = false;  // the first half of a surrogate pair has come
   std::string_view rest_;
 };
 

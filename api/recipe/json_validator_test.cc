@@ -50,6 +50,16 @@ TEST(JsonValidator, AgreesWithTheJsonLibraryOnMutatedTexts) {
   EXPECT_GT(valid, 20000);
 }
 
+TEST(JsonValidator, SurrogatesStandInPairs) {
+  for (const char* text : {R"("\ud83d\ude00")", R"("a\uDBFF\uDFFFb")", R"("\ud7ff\ue000")"}) {
+    EXPECT_TRUE(is_valid(text) && Json::accept(text)) << text;
+  }
+  for (const char* text : {R"("\ud83d")", R"("\ude00")", R"("\ud83dx")", R"("\ud83d\n")",
+                           R"("\ud83d\ud83d")", R"("\ud83d\u0041")", R"({"\udfff":1})"}) {
+    EXPECT_FALSE(is_valid(text) || Json::accept(text)) << text;
+  }
+}
+
 TEST(JsonValidator, BoundsNesting) {
   const auto nested = [](std::size_t depth) {
     return std::string(depth, '[') + std::string(depth, ']');
