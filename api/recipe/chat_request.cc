@@ -7,6 +7,7 @@
 
 #include "api/recipe/chat_messages.h"
 #include "api/recipe/chat_tools.h"
+#include "api/recipe/forced_choice.h"
 #include "api/recipe/request_error.h"
 #include "common/json.h"
 #include "common/status_macros.h"
@@ -31,9 +32,6 @@ Effort::Name name_of(int exact) {
   if (exact <= 50) return Effort::Name::kLow;
   return exact < 100 ? Effort::Name::kHigh : Effort::Name::kMax;
 }
-
-/// Who decided whether the model thinks.
-enum class ThinkingSource { kRequest, kDeployment };
 
 /// `thinking` wins, then `reasoning_effort`, then the deployment's default.
 absl::StatusOr<ThinkingSource> read_thinking(const Fields& body, Thinking default_thinking,
@@ -66,19 +64,6 @@ absl::StatusOr<ThinkingSource> read_thinking(const Fields& body, Thinking defaul
     source = ThinkingSource::kRequest;
   }
   return source;
-}
-
-/// A choice that forces a call leaves no room for reasoning: thinking that was asked for is
-/// refused, thinking that is on by default yields.
-absl::Status settle_forced_choice(ThinkingSource source, Conversation& conversation) {
-  if (!conversation.tool_choice.is_forced() || conversation.thinking == Thinking::kOff) {
-    return absl::OkStatus();
-  }
-  if (source == ThinkingSource::kRequest) {
-    return field_error("tool_choice", "Thinking mode does not support this tool_choice");
-  }
-  conversation.thinking = Thinking::kOff;
-  return absl::OkStatus();
 }
 
 absl::Status read_logprobs(const Fields& body, Sampling& sampling) {

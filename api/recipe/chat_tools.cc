@@ -37,16 +37,7 @@ absl::StatusOr<Tool> read_tool(const Json& value, std::string_view raw, std::siz
   }
   const Fields fields(*function, outer.path("function"));
   Tool tool;
-  ASSIGN_OR_RETURN(const auto name, fields.string("name"));
-  if (!is_tool_name(name.value_or(""))) {
-    return field_error(fields.path("name"),
-                       str_cat("tools.", index,
-                               ".function.name: expected 1-128 ASCII letters, digits, underscores "
-                               "or hyphens"));
-  }
-  tool.name = *name;
-  ASSIGN_OR_RETURN(const auto description, fields.string("description"));
-  tool.description = description.value_or("");
+  RETURN_IF_ERROR(read_tool_head(fields, tool));
   ASSIGN_OR_RETURN(const auto strict, fields.boolean("strict"));
   tool.is_strict = strict.value_or(false);
   const std::string_view raw_function = raw_member(raw, "function");
@@ -105,13 +96,7 @@ absl::StatusOr<ToolChoice> read_tool_choice(const Fields& body, const std::vecto
                        "{\"name\": ...}}");
   }
   ASSIGN_OR_RETURN(const auto name, Fields(*function, "tool_choice.function").string("name"));
-  const bool is_offered = std::any_of(tools.begin(), tools.end(),
-                                      [&](const Tool& tool) { return tool.full_name() == name; });
-  if (!is_offered) {
-    return field_error("tool_choice", str_cat("tool_choice: no tool named '", name.value_or(""),
-                                              "' was specified"));
-  }
-  return ToolChoice{Kind::kNamed, *name};
+  return choose_tool(tools, name, "tool_choice");
 }
 
 bool has_word_json(const std::vector<Message>& messages) {

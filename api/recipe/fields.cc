@@ -15,8 +15,6 @@
 namespace millrace::api::recipe {
 namespace {
 
-constexpr std::size_t kMaxStops = 16;
-constexpr std::size_t kMaxStopBytes = 1024;
 constexpr std::size_t kMaxLogitBiases = 1024;
 constexpr double kMaxLogitBias = 100;
 
@@ -97,6 +95,18 @@ absl::Status Fields::refuse(std::initializer_list<std::string_view> names) const
     if (find(name) != nullptr) return unsupported_field(path(name));
   }
   return absl::OkStatus();
+}
+
+std::string dotted(std::string_view path) {
+  std::string out;
+  for (const char c : path) {
+    if (c == '[') {
+      out.push_back('.');
+    } else if (c != ']') {
+      out.push_back(c);
+    }
+  }
+  return out;
 }
 
 absl::StatusOr<Json> parse_body(std::string_view body) {

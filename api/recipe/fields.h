@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 #include <optional>
@@ -40,11 +41,18 @@ class Fields {
   std::string where_;
 };
 
+/// A field's path in another spelling: "tools[0].name" is "tools.0.name".
+std::string dotted(std::string_view path);
+
 /// Parses a request body; kInvalidArgument unless it is a JSON object.
 absl::StatusOr<Json> parse_body(std::string_view body);
 
 /// The `model` field against the one model that is served.
 absl::Status check_model(const Fields& body, std::string_view served);
+
+/// Of a request's stop strings, whatever its protocol calls them.
+inline constexpr std::size_t kMaxStops = 16;
+inline constexpr std::size_t kMaxStopBytes = 1024;
 
 /// The sampling fields that the protocols of OpenAI's family share (all but log probabilities).
 absl::StatusOr<Sampling> read_sampling(const Fields& body, int vocab_size);

@@ -18,19 +18,7 @@ constexpr std::size_t kMaxMessages = 16384;
 constexpr std::size_t kMaxBlocks = 4096;
 constexpr std::size_t kMaxNameBytes = 512;
 
-/// `path` in Anthropic's spelling: "messages[1].content[0]" is "messages.1.content.0".
-std::string dotted(const std::string& path) {
-  std::string out;
-  for (const char c : path) {
-    if (c == '[') {
-      out.push_back('.');
-    } else if (c != ']') {
-      out.push_back(c);
-    }
-  }
-  return out;
-}
-
+/// Messages of errors begin with the path in the spelling of the protocol's own.
 absl::Status problem(const std::string& path, std::string_view what,
                      std::string_view code = "invalid_value") {
   return field_error(path, str_cat(dotted(path), ": ", what), code);

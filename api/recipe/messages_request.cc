@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "api/recipe/forced_choice.h"
 #include "api/recipe/messages_history.h"
 #include "api/recipe/messages_tools.h"
 #include "api/recipe/request_error.h"
@@ -15,12 +16,7 @@
 namespace millrace::api::recipe {
 namespace {
 
-constexpr std::size_t kMaxStops = 16;
-constexpr std::size_t kMaxStopBytes = 1024;
 constexpr std::int64_t kMaxCount = std::numeric_limits<std::int32_t>::max();
-
-/// Who decided whether the model thinks.
-enum class ThinkingSource { kRequest, kDeployment };
 
 absl::Status read_effort(const Fields& body, Conversation& conversation, ThinkingSource& source) {
   RETURN_IF_ERROR(body.require_object("output_config"));
@@ -65,18 +61,6 @@ absl::StatusOr<ThinkingSource> read_thinking(const Fields& body, Thinking defaul
                    fields.integer("budget_tokens", 0, kMaxCount));
   conversation.thinking = type == "disabled" ? Thinking::kOff : Thinking::kOn;
   return ThinkingSource::kRequest;
-}
-
-/// A choice that forces a call leaves no room for reasoning.
-absl::Status settle_forced_choice(ThinkingSource source, Conversation& conversation) {
-  if (!conversation.tool_choice.is_forced() || conversation.thinking == Thinking::kOff) {
-    return absl::OkStatus();
-  }
-  if (source == ThinkingSource::kRequest) {
-    return field_error("tool_choice", "Thinking mode does not support this tool_choice");
-  }
-  conversation.thinking = Thinking::kOff;
-  return absl::OkStatus();
 }
 
 absl::Status read_stops(const Fields& body, Sampling& sampling) {

@@ -1,6 +1,5 @@
 #include "api/recipe/messages_tools.h"
 
-#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,16 +24,7 @@ absl::StatusOr<Tool> read_tool(const Json& value, std::string_view raw, std::siz
                        str_cat("tools.", index, ": server tools are not supported"));
   }
   Tool tool;
-  ASSIGN_OR_RETURN(const auto name, fields.string("name"));
-  if (!is_tool_name(name.value_or(""))) {
-    return field_error(fields.path("name"),
-                       str_cat("tools.", index,
-                               ".name: expected 1-128 ASCII letters, digits, underscores or "
-                               "hyphens"));
-  }
-  tool.name = *name;
-  ASSIGN_OR_RETURN(const auto description, fields.string("description"));
-  tool.description = description.value_or("");
+  RETURN_IF_ERROR(read_tool_head(fields, tool));
   if (fields.find("input_schema") == nullptr) {
     return field_error(fields.path("input_schema"),
                        str_cat("tools.", index, ".input_schema: Field required"),
@@ -70,13 +60,8 @@ absl::Status read_choice(const Fields& body, Conversation& conversation,
     return absl::OkStatus();
   }
   ASSIGN_OR_RETURN(const auto name, fields.string("name"));
-  const bool is_offered = std::any_of(conversation.tools.begin(), conversation.tools.end(),
-                                      [&](const Tool& tool) { return tool.full_name() == name; });
-  if (!is_offered) {
-    return field_error("tool_choice.name", str_cat("tool_choice: no tool named '",
-                                                   name.value_or(""), "' was specified"));
-  }
-  conversation.tool_choice = {Kind::kNamed, *name};
+  ASSIGN_OR_RETURN(conversation.tool_choice,
+                   choose_tool(conversation.tools, name, "tool_choice.name"));
   return absl::OkStatus();
 }
 

@@ -1,10 +1,13 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "api/recipe/conversation.h"
 #include "api/recipe/fields.h"
 
@@ -14,8 +17,8 @@ namespace millrace::api::recipe {
 
 inline constexpr std::size_t kMaxTools = 512;
 
-/// 1 to 128 ASCII letters, digits, underscores and hyphens.
-bool is_tool_name(std::string_view name);
+/// `name` (1 to 128 ASCII letters, digits, underscores and hyphens) and `description`.
+absl::Status read_tool_head(const Fields& function, Tool& tool);
 
 /// The schema of a tool's arguments: the member `field` of `function`, whose text is `raw`. Absent
 /// or empty it stays {}; otherwise its type must be object.
@@ -23,5 +26,10 @@ absl::Status read_schema(const Fields& function, std::string_view field, std::st
                          Tool& tool);
 
 absl::Status check_unique_names(const std::vector<Tool>& tools);
+
+/// The choice of the tool that has this name; an error of `field` when there is none.
+absl::StatusOr<ToolChoice> choose_tool(const std::vector<Tool>& tools,
+                                       const std::optional<std::string>& name,
+                                       std::string_view field);
 
 }  // namespace millrace::api::recipe
