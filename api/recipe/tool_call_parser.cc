@@ -189,12 +189,19 @@ void ToolCallParser::on_literal(std::string_view bytes) {
   }
 }
 
-void ToolCallParser::on_name_byte(char byte) {
-  if (!name_end_.push({&byte, 1}, name_)) {
-    if (name_.size() > kMaxNameBytes) fail(CallProblem::kBadName);
-    return;
+/// Collects a name or a key up to what ends it; true when it is whole.
+bool ToolCallParser::collect(char byte, StopMatcher& end, std::string& text, std::size_t max_bytes,
+                             CallProblem problem) {
+  if (!end.push({&byte, 1}, text)) {
+    if (text.size() > max_bytes) fail(problem);
+    return false;
   }
-  name_ = as_utf8(name_);
+  text = as_utf8(text);
+  return true;
+}
+
+void ToolCallParser::on_name_byte(char byte) {
+  if (!collect(byte, name_end_, name_, kMaxNameBytes, CallProblem::kBadName)) return;
   const auto tool = std::find_if(options_.tools.begin(), options_.tools.end(),
                                  [this](const OfferedTool& offer) { return offer.name == name_; });
   tool_ = tool == options_.tools.end() ? nullptr : &*tool;
@@ -218,11 +225,7 @@ void ToolCallParser::begin_parameter(bool is_bare) {
 }
 
 void ToolCallParser::on_key_byte(char byte) {
-  if (!key_end_.push({&byte, 1}, key_)) {
-    if (key_.size() > kMaxKeyBytes) fail(CallProblem::kBadKey);
-    return;
-  }
-  key_ = as_utf8(key_);
+  if (!collect(byte, key_end_, key_, kMaxKeyBytes, CallProblem::kBadKey)) return;
   value_type_ =
       key_end_.matched() == kStringEnd ? ArgumentValue::Type::kString : ArgumentValue::Type::kJson;
   if (key_hashes_.size() == kMaxParameters) {

@@ -56,6 +56,9 @@ class ToolCallParser {
   static constexpr std::size_t kMaxParameters = 1024;
 
   explicit ToolCallParser(ToolCallOptions options);
+  // A copy would go on looking at the options of the original.
+  ToolCallParser(const ToolCallParser&) = delete;
+  ToolCallParser& operator=(const ToolCallParser&) = delete;
 
   /// `<｜DSML｜invoke name="` has been read already.
   void begin_call();
@@ -90,6 +93,8 @@ class ToolCallParser {
   bool take_tag(int symbol, std::string_view spelling);
   void on_tag(Tag tag);
   void on_literal(std::string_view bytes);
+  bool collect(char byte, StopMatcher& end, std::string& text, std::size_t max_bytes,
+               CallProblem problem);
   void on_name_byte(char byte);
   void on_key_byte(char byte);
   void begin_parameter(bool is_bare);
