@@ -52,37 +52,10 @@ TEST(MessagesFixture, Prompts) {
   EXPECT_EQ(count, 4);
 }
 
-/// The JSON values of an event stream; each event's name is its type.
-std::vector<Json> events_of(const std::string& stream) {
-  std::vector<Json> values;
-  for (std::size_t at = 0; at < stream.size();) {
-    const std::size_t end = stream.find("\n\n", at);
-    const std::size_t line_end = stream.find('\n', at);
-    EXPECT_EQ(stream.substr(line_end + 1, 6), "data: ");
-    values.push_back(*parse_json(stream.substr(line_end + 7, end - line_end - 7)));
-    EXPECT_EQ("event: " + values.back()["type"].get<std::string>(),
-              stream.substr(at, line_end - at));
-    at = end + 2;
-  }
-  return values;
-}
-
-std::vector<Json> merged(const std::vector<Json>& events) {
-  std::vector<Json> result;
-  const auto piece = [](Json& event) -> Json* {
-    if (!event.contains("delta") || !event["delta"].contains("partial_json")) return nullptr;
-    return &event["delta"]["partial_json"];
-  };
-  for (Json event : events) {
-    Json* now = piece(event);
-    Json* before = result.empty() ? nullptr : piece(result.back());
-    if (now != nullptr && before != nullptr) {
-      *before = before->get<std::string>() + now->get<std::string>();
-    } else {
-      result.push_back(std::move(event));
-    }
-  }
-  return result;
+/// The piece of arguments that an event brings, or nullptr.
+Json* arguments_of(Json& event) {
+  if (!event.contains("delta") || !event["delta"].contains("partial_json")) return nullptr;
+  return &event["delta"]["partial_json"];
 }
 
 // Recorded from deepseek-recipe; ids carry their protocol's prefix here.
@@ -97,25 +70,9 @@ TEST(MessagesFixture, Streams) {
     Json body = line["body"];
     body["model"] = deployment.model_id;
     body["stream"] = true;
-    auto prepared = prepare_messages(body.dump(), deployment, {"mock-id", 0});
+    const auto prepared = prepare_messages(body.dump(), deployment, {"mock-id", 0});
     ASSERT_TRUE(prepared.ok()) << prepared.status();
-    OutputParser parser(*deployment.tokenizer, deployment.control, prepared->parsing);
-    std::string stream = prepared->encoder->begin();
-    Usage usage{.prompt_tokens = 4};
-    for (const Json& chunk : line["chunks"]) {
-      if (chunk["kind"] != "text") continue;
-      usage.completion_tokens += chunk["content_tokens"].get<std::uint32_t>();
-      OutputDelta delta;
-      for (TokenId id : lab.ids(chunk["content"].get<std::string>())) {
-        parser.push({id, 0, {}}, delta);
-      }
-      stream += prepared->encoder->delta(delta);
-    }
-    OutputDelta last;
-    const FinishReason reason = parser.finish(FinishReason::kStop, last);
-    stream += prepared->encoder->delta(last);
-    stream += prepared->encoder->finish(reason, usage);
-    std::vector<Json> actual = events_of(stream);
+    std::vector<Json> actual = test::events_of(lab.stream(*prepared, line["chunks"]));
     ASSERT_FALSE(actual.empty());
     EXPECT_EQ(actual[0]["message"]["usage"]["input_tokens"], prepared->prompt.size());
     actual[0]["message"]["usage"]["input_tokens"] = 4;
@@ -131,7 +88,7 @@ TEST(MessagesFixture, Streams) {
       // On purpose: a call that was cut off is never reported as made.
       expected[expected.size() - 2]["delta"]["stop_reason"] = "max_tokens";
     }
-    EXPECT_EQ(merged(actual), merged(expected));
+    EXPECT_EQ(test::merged(actual, arguments_of), test::merged(expected, arguments_of));
     ++count;
   }
   EXPECT_EQ(count, 4);

@@ -78,4 +78,26 @@ ParsedOutput OutputLab::parse(const std::vector<TokenId>& ids, const ParseOption
   return output;
 }
 
+std::string OutputLab::stream(const PreparedRequest& request, const Json& chunks) const {
+  OutputParser parser(*nano_.value.tokenizer, nano_.value.control, request.parsing);
+  std::string stream = request.encoder->begin();
+  Usage usage;
+  FinishReason reason = FinishReason::kStop;
+  for (const Json& chunk : chunks) {
+    if (chunk["kind"] == "ready") usage.prompt_tokens = chunk["prompt_tokens"];
+    if (chunk["kind"] == "finish" && chunk["finish_reason"] == "length") {
+      reason = FinishReason::kLength;
+    }
+    if (chunk["kind"] != "text") continue;
+    usage.completion_tokens += chunk["content_tokens"].get<std::uint32_t>();
+    OutputDelta delta;
+    for (TokenId id : ids(chunk["content"].get<std::string>())) parser.push({id, 0, {}}, delta);
+    stream += request.encoder->delta(delta);
+  }
+  OutputDelta last;
+  reason = parser.finish(reason, last);
+  stream += request.encoder->delta(last);
+  return stream + request.encoder->finish({reason, parser.matched_stop()}, usage);
+}
+
 }  // namespace millrace::api::recipe::test

@@ -5,7 +5,9 @@
 #include <vector>
 
 #include "api/recipe/output_parser.h"
+#include "api/recipe/prepared_request.h"
 #include "api/recipe/test_deployment.h"
+#include "common/json.h"
 
 namespace millrace::api::recipe::test {
 
@@ -44,6 +46,8 @@ class OutputLab {
                      FinishReason reason = FinishReason::kStop) const {
     return parse(ids(text), options, reason);
   }
+  /// What a client gets when these recorded chunks are the output of a prepared request.
+  std::string stream(const PreparedRequest& request, const Json& chunks) const;
   const NanoDeployment& nano() const { return nano_; }
 
  private:

@@ -7,41 +7,12 @@
 namespace millrace::api::recipe {
 namespace {
 
-/// The JSON values of an event stream, without what ends it.
-std::vector<Json> events_of(const std::string& stream) {
-  std::vector<Json> values;
-  for (std::size_t at = 0; at < stream.size();) {
-    const std::size_t end = stream.find("\n\n", at);
-    const std::size_t data = stream.find("data: ", at);
-    EXPECT_LT(data, end);
-    const std::string text = stream.substr(data + 6, end - data - 6);
-    if (text != "[DONE]") values.push_back(*parse_json(text));
-    at = end + 2;
-  }
-  return values;
-}
-
 /// The arguments that a chunk brings, or nullptr.
 Json* arguments_of(Json& chunk) {
   Json& choice = chunk["choices"][0];
   if (!choice["delta"].contains("tool_calls")) return nullptr;
   Json& call = choice["delta"]["tool_calls"][0];
   return call.contains("id") ? nullptr : &call["function"]["arguments"];
-}
-
-/// Pieces of arguments that follow each other, as one.
-std::vector<Json> merged(const std::vector<Json>& chunks) {
-  std::vector<Json> result;
-  for (Json chunk : chunks) {
-    Json* piece = arguments_of(chunk);
-    Json* before = result.empty() ? nullptr : arguments_of(result.back());
-    if (piece != nullptr && before != nullptr) {
-      *before = before->get<std::string>() + piece->get<std::string>();
-    } else {
-      result.push_back(std::move(chunk));
-    }
-  }
-  return result;
 }
 
 // Recorded from deepseek-recipe; pieces of arguments may be cut elsewhere, and the count of
@@ -58,36 +29,15 @@ TEST(StreamFixture, ChatCompletions) {
     body["model"] = deployment.model_id;
     body["stream"] = true;
     body["stream_options"]["include_usage"] = true;
-    auto prepared = prepare_chat(body.dump(), deployment, {"mock-id", 0});
+    const auto prepared = prepare_chat(body.dump(), deployment, {"mock-id", 0});
     ASSERT_TRUE(prepared.ok()) << prepared.status();
-    OutputParser parser(*deployment.tokenizer, deployment.control, prepared->parsing);
-    std::string stream = prepared->encoder->begin();
-    Usage usage;
-    FinishReason reason = FinishReason::kStop;
-    for (const Json& chunk : line["chunks"]) {
-      if (chunk["kind"] == "ready") usage.prompt_tokens = chunk["prompt_tokens"];
-      if (chunk["kind"] == "finish" && chunk["finish_reason"] == "length") {
-        reason = FinishReason::kLength;
-      }
-      if (chunk["kind"] != "text") continue;
-      usage.completion_tokens += chunk["content_tokens"].get<std::uint32_t>();
-      OutputDelta delta;
-      for (TokenId id : lab.ids(chunk["content"].get<std::string>())) {
-        parser.push({id, 0, {}}, delta);
-      }
-      stream += prepared->encoder->delta(delta);
-    }
-    OutputDelta last;
-    reason = parser.finish(reason, last);
-    stream += prepared->encoder->delta(last);
-    stream += prepared->encoder->finish(reason, usage);
-    std::vector<Json> actual = events_of(stream);
+    std::vector<Json> actual = test::events_of(lab.stream(*prepared, line["chunks"]));
     for (Json& event : actual) {
       EXPECT_EQ(event["id"], "chatcmpl-mock-id");
       event["id"] = "mock-id";
       if (event["usage"].is_object()) event["usage"].erase("completion_tokens_details");
     }
-    EXPECT_EQ(merged(actual), merged(line["events"].get<std::vector<Json>>()));
+    EXPECT_EQ(test::merged(actual, arguments_of), test::merged(line["events"], arguments_of));
     ++count;
   }
   EXPECT_EQ(count, 6);

@@ -1,5 +1,7 @@
 #include "api/recipe/test_fixtures.h"
 
+#include <gtest/gtest.h>
+
 #include <map>
 #include <sstream>
 #include <utility>
@@ -101,6 +103,44 @@ Conversation release_conversation(const Json& body) {
     conversation.messages.push_back(release_message(message));
   }
   return conversation;
+}
+
+std::vector<Json> events_of(const std::string& stream) {
+  constexpr std::string_view kName = "event: ";
+  constexpr std::string_view kData = "data: ";
+  std::vector<Json> values;
+  for (std::size_t at = 0; at < stream.size();) {
+    const std::size_t end = stream.find("\n\n", at);
+    CHECK(end != std::string::npos, stream);
+    std::string_view event = std::string_view(stream).substr(at, end - at);
+    at = end + 2;
+    std::string_view name;
+    if (event.starts_with(kName)) {
+      name = event.substr(kName.size(), event.find('\n') - kName.size());
+      event.remove_prefix(kName.size() + name.size() + 1);
+    }
+    CHECK(event.starts_with(kData), stream);
+    event.remove_prefix(kData.size());
+    if (event == "[DONE]") continue;
+    values.push_back(*parse_json(event));
+    EXPECT_TRUE(name.empty() || values.back()["type"] == name) << name << ": " << event;
+  }
+  return values;
+}
+
+std::vector<Json> merged(const std::vector<Json>& events,
+                         const std::function<Json*(Json& event)>& piece_of) {
+  std::vector<Json> result;
+  for (Json event : events) {
+    Json* piece = piece_of(event);
+    Json* before = result.empty() ? nullptr : piece_of(result.back());
+    if (piece != nullptr && before != nullptr) {
+      *before = before->get<std::string>() + piece->get<std::string>();
+    } else {
+      result.push_back(std::move(event));
+    }
+  }
+  return result;
 }
 
 std::string prompt_text(const std::vector<Segment>& segments) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,6 +19,14 @@ std::vector<Json> read_fixture_lines(const std::string& name);
 /// A conversation in the release encoders' form: {thinking_mode, reasoning_effort?, tools?,
 /// messages}.
 Conversation release_conversation(const Json& body);
+
+/// The JSON values of an event stream, without what ends it. An event that has a name is named by
+/// its type.
+std::vector<Json> events_of(const std::string& stream);
+
+/// Events of which those that follow each other and bring pieces of arguments are one.
+std::vector<Json> merged(const std::vector<Json>& events,
+                         const std::function<Json*(Json& event)>& piece_of);
 
 /// The spelled-out prompt.
 std::string prompt_text(const std::vector<Segment>& segments);
