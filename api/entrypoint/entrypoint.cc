@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "api/entrypoint/generation_session.h"
 #include "api/recipe/request_error.h"
 #include "common/json.h"
 #include "common/status_macros.h"
@@ -101,7 +100,7 @@ Entrypoint::Entrypoint(common::http::EventLoop& loop, Logger log, Registry& regi
   table_ =
       std::make_unique<RequestTable>(loop_, log_, metrics_, *pool_, [this] { check_drained(); });
   decode_thread_ = std::thread([this] {
-    while (std::optional<std::function<void()>> work = decode_queue_.pop()) (*work)();
+    while (std::optional<Work> work = decode_queue_.pop()) (*work)();
   });
 }
 
@@ -117,20 +116,28 @@ Entrypoint::~Entrypoint() {
 }
 
 void Entrypoint::add_routes() {
-  add_generation("/v1/chat/completions", recipe::prepare_chat);
-  add_generation("/v1/completions", recipe::prepare_completion);
+  add_generation("/v1/chat/completions", recipe::openai_error_body, recipe::prepare_chat);
+  add_generation("/v1/completions", recipe::openai_error_body, recipe::prepare_completion);
+  add_generation("/v1/messages", recipe::messages_error_body, recipe::prepare_messages);
+  add_decoded("/v1/messages/count_tokens", recipe::messages_error_body,
+              [this](const std::string& request_id, const std::string& body) -> Work {
+                return
+                    [this, request_id, count = recipe::count_messages_tokens(body, deployment_)] {
+                      answer(request_id, count);
+                    };
+              });
   server_->route("GET", "/v1/models", [this](const ServerRequest&, const Writer& writer) {
     reply_text(*writer, 200, models_body(), "application/json");
   });
   server_->route("GET", "/health", [](const ServerRequest&, const Writer& writer) {
     reply_text(*writer, 200, R"({"status":"ok"})", "application/json");
   });
-  server_->route("GET", "/ready", [this](const ServerRequest&, const Writer& writer) {
+  server_->route("GET", "/ready", [this](const ServerRequest&, Writer writer) {
     const absl::Status status = readiness();
     if (status.ok()) {
       reply_text(*writer, 200, R"({"status":"ready"})", "application/json");
     } else {
-      writer->respond(error_reply(status));
+      Client{"", recipe::openai_error_body, std::move(writer)}.refuse(status);
     }
   });
   server_->route("GET", "/metrics", [this](const ServerRequest&, const Writer& writer) {
@@ -138,58 +145,83 @@ void Entrypoint::add_routes() {
   });
 }
 
-void Entrypoint::add_generation(const std::string& path, recipe::PrepareFunction prepare) {
-  server_->route("POST", path, [this, prepare](ServerRequest request, Writer writer) {
-    receive(std::move(request), std::move(writer), prepare);
-  });
+/// Serves a path whose bodies are read on the decoding thread.
+void Entrypoint::add_decoded(const std::string& path, recipe::ErrorBodyFunction error_body,
+                             Decode decode) {
+  server_->route(
+      "POST", path,
+      [this, error_body, decode = std::move(decode)](ServerRequest request, Writer writer) {
+        receive(std::move(request.body), {new_request_id(), error_body, std::move(writer)}, decode);
+      });
+}
+
+void Entrypoint::add_generation(const std::string& path, recipe::ErrorBodyFunction error_body,
+                                recipe::PrepareFunction prepare) {
+  add_decoded(path, error_body,
+              [this, prepare](const std::string& request_id, const std::string& body) -> Work {
+                // std::function wants a copyable value.
+                auto prepared = std::make_shared<absl::StatusOr<recipe::PreparedRequest>>(
+                    prepare(body, deployment_, {request_id, unix_seconds()}));
+                return [this, request_id, prepared] { admit(request_id, std::move(*prepared)); };
+              });
 }
 
 /// Takes a request in: what can be refused without reading it is refused here.
-void Entrypoint::receive(ServerRequest request, Writer writer, recipe::PrepareFunction prepare) {
+void Entrypoint::receive(std::string body, Client client, const Decode& decode) {
   if (is_draining_) {
-    refuse(*writer, Refusal::kDraining, readiness());
+    refuse(client, Refusal::kDraining, readiness());
     return;
   }
   if (table_->waiting() + arrivals_.size() >= options_.max_queue) {
-    refuse(*writer, Refusal::kQueueFull,
+    refuse(client, Refusal::kQueueFull,
            absl::ResourceExhaustedError(
                str_cat("the queue is full: ", options_.max_queue, " requests wait")));
     return;
   }
-  const std::string request_id = new_request_id();
-  writer->on_close([this, request_id] {
+  const std::string request_id = client.request_id;
+  client.writer->on_close([this, request_id] {
     arrivals_.erase(request_id);
     check_drained();
   });
   Arrival& arrival = arrivals_[request_id];
-  arrival = {std::move(writer), Clock::now()};
-  std::function<void()> work = [this, request_id, prepare, body = std::move(request.body)] {
-    decode(request_id, prepare, body);
+  arrival = {std::move(client), Clock::now()};
+  Work work = [this, request_id, decode, body = std::move(body)] {
+    loop_.post(decode(request_id, body));
   };
   if (decode_queue_.try_push(std::move(work))) return;
-  refuse(*arrival.writer, Refusal::kQueueFull,
+  refuse(arrival.client, Refusal::kQueueFull,
          absl::ResourceExhaustedError("too many requests arrive at once"));
   arrivals_.erase(request_id);
 }
 
-/// On the decoding thread: touches nothing but immutable state.
-void Entrypoint::decode(const std::string& request_id, recipe::PrepareFunction prepare,
-                        const std::string& body) {
-  // std::function wants a copyable value.
-  auto prepared = std::make_shared<absl::StatusOr<recipe::PreparedRequest>>(
-      prepare(body, deployment_, {request_id, unix_seconds()}));
-  loop_.post([this, request_id, prepared] { admit(request_id, std::move(*prepared)); });
+/// Back on the loop: the request, unless its client has gone.
+std::optional<Entrypoint::Arrival> Entrypoint::take_arrival(const std::string& request_id) {
+  const auto it = arrivals_.find(request_id);
+  if (it == arrivals_.end()) return std::nullopt;
+  std::optional<Arrival> arrival = std::move(it->second);
+  arrivals_.erase(it);
+  return arrival;
+}
+
+/// Back on the loop: what needs no engine is answered.
+void Entrypoint::answer(const std::string& request_id, const absl::StatusOr<std::string>& body) {
+  const std::optional<Arrival> arrival = take_arrival(request_id);
+  if (!arrival) return;
+  if (body.ok()) {
+    reply_text(*arrival->client.writer, 200, *body, "application/json");
+  } else {
+    refuse(arrival->client, Refusal::kInvalid, body.status());
+  }
+  check_drained();
 }
 
 /// Back on the loop: the last checks, then the request is accepted.
 void Entrypoint::admit(const std::string& request_id,
                        absl::StatusOr<recipe::PreparedRequest> prepared) {
-  const auto it = arrivals_.find(request_id);
-  if (it == arrivals_.end()) return;  // the client has gone
-  Arrival arrival = std::move(it->second);
-  arrivals_.erase(it);
+  std::optional<Arrival> arrival = take_arrival(request_id);
+  if (!arrival) return;
   if (!prepared.ok()) {
-    refuse(*arrival.writer, Refusal::kInvalid, prepared.status());
+    refuse(arrival->client, Refusal::kInvalid, prepared.status());
     check_drained();
     return;
   }
@@ -199,7 +231,7 @@ void Entrypoint::admit(const std::string& request_id,
                                     : max_new_tokens.status();
   if (!capacity.ok()) {
     const bool is_transient = capacity.code() == absl::StatusCode::kUnavailable;
-    refuse(*arrival.writer, is_transient ? Refusal::kNoEngine : Refusal::kInvalid, capacity);
+    refuse(arrival->client, is_transient ? Refusal::kNoEngine : Refusal::kInvalid, capacity);
     check_drained();
     return;
   }
@@ -210,11 +242,12 @@ void Entrypoint::admit(const std::string& request_id,
                               .seed = prepared->sampling.seed.value_or(
                                   static_cast<std::uint64_t>(random_()) << 32 | random_()),
                               .max_new_tokens = *max_new_tokens,
-                              .arrival = arrival.time,
-                              .deadline = arrival.time + options_.request_deadline};
-  arrival.writer->on_close([this, request_id] { table_->cancel(request_id); });
+                              .arrival = arrival->time,
+                              .deadline = arrival->time + options_.request_deadline};
+  arrival->client.writer->on_close([this, request_id] { table_->cancel(request_id); });
   auto session = std::make_unique<GenerationSession>(
-      loop_, deployment_, *std::move(prepared), std::move(arrival.writer), options_.keep_alive);
+      SessionContext{loop_, deployment_, metrics_, options_.keep_alive}, *std::move(prepared),
+      std::move(arrival->client));
   table_->add(request, std::move(session));
 }
 
@@ -248,10 +281,9 @@ absl::Status Entrypoint::check_capacity(std::size_t prompt_tokens,
   return absl::OkStatus();
 }
 
-void Entrypoint::refuse(common::http::ResponseWriter& writer, Refusal reason,
-                        const absl::Status& status) {
+void Entrypoint::refuse(const Client& client, Refusal reason, const absl::Status& status) const {
   metrics_.refused(reason);
-  writer.respond(error_reply(status));
+  client.refuse(status);
 }
 
 absl::Status Entrypoint::readiness() const {

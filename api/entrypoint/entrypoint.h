@@ -5,12 +5,14 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <thread>
 
 #include "api/entrypoint/engine_pool.h"
 #include "api/entrypoint/entrypoint_metrics.h"
+#include "api/entrypoint/generation_session.h"
 #include "api/entrypoint/request_table.h"
 #include "api/entrypoint/view_poller.h"
 #include "api/recipe/deployment.h"
@@ -60,23 +62,29 @@ class Entrypoint {
 
  private:
   using Writer = std::unique_ptr<common::http::ResponseWriter>;
-  /// A request between its arrival and its place in the table: being decoded.
+  /// A request between its arrival and its place in the table, or its answer: being decoded.
   struct Arrival {
-    Writer writer;
+    Client client;
     TimePoint time;
   };
+  using Work = std::function<void()>;
+  /// Reads the body of a request, on the decoding thread, where it touches nothing but immutable
+  /// state; the work that it returns is then done on the loop.
+  using Decode = std::function<Work(const std::string& request_id, const std::string& body)>;
 
   Entrypoint(common::http::EventLoop& loop, Logger log, Registry& registry,
              recipe::Deployment deployment, const EntrypointOptions& options);
   void add_routes();
-  void add_generation(const std::string& path, recipe::PrepareFunction prepare);
-  void receive(common::http::ServerRequest request, Writer writer, recipe::PrepareFunction prepare);
-  void decode(const std::string& request_id, recipe::PrepareFunction prepare,
-              const std::string& body);
+  void add_decoded(const std::string& path, recipe::ErrorBodyFunction error_body, Decode decode);
+  void add_generation(const std::string& path, recipe::ErrorBodyFunction error_body,
+                      recipe::PrepareFunction prepare);
+  void receive(std::string body, Client client, const Decode& decode);
+  std::optional<Arrival> take_arrival(const std::string& request_id);
+  void answer(const std::string& request_id, const absl::StatusOr<std::string>& body);
   void admit(const std::string& request_id, absl::StatusOr<recipe::PreparedRequest> prepared);
   absl::Status check_capacity(std::size_t prompt_tokens, std::uint32_t max_new_tokens) const;
   absl::StatusOr<std::uint32_t> output_limit(const recipe::PreparedRequest& prepared) const;
-  void refuse(common::http::ResponseWriter& writer, Refusal reason, const absl::Status& status);
+  void refuse(const Client& client, Refusal reason, const absl::Status& status) const;
   absl::Status readiness() const;
   void check_drained();
   void close_when_idle();
@@ -103,7 +111,7 @@ class Entrypoint {
   TimePoint close_by_;
   common::http::EventLoop::Timer close_timer_;
 
-  Mailbox<std::function<void()>> decode_queue_;
+  Mailbox<Work> decode_queue_;
   std::thread decode_thread_;
 };
 

@@ -11,6 +11,8 @@ std::string_view name_of(Outcome outcome) {
       return "length";
     case Outcome::kStopString:
       return "stop_string";
+    case Outcome::kToolCalls:
+      return "tool_calls";
     case Outcome::kCancelled:
       return "cancelled";
     case Outcome::kDeadline:
@@ -39,18 +41,51 @@ std::string_view name_of(RerouteReason reason) {
   return reason == RerouteReason::kWorkerLost ? "worker_lost" : "worker_refused";
 }
 
+/// Empty for kNone.
+std::string_view name_of(recipe::CallProblem problem) {
+  using recipe::CallProblem;
+  switch (problem) {
+    case CallProblem::kBadName:
+      return "bad_name";
+    case CallProblem::kUnknownTool:
+      return "unknown_tool";
+    case CallProblem::kBadKey:
+      return "bad_key";
+    case CallProblem::kRepeatedKey:
+      return "repeated_key";
+    case CallProblem::kTooManyParameters:
+      return "too_many_parameters";
+    case CallProblem::kBadJson:
+      return "bad_json";
+    case CallProblem::kStrayText:
+      return "stray_text";
+    case CallProblem::kWrappedTwice:
+      return "wrapped_twice";
+    case CallProblem::kNone:
+      break;
+  }
+  return "";
+}
+
 }  // namespace
 
 EntrypointMetrics::EntrypointMetrics(Registry& registry)
     : requests_(registry.counter(
           "millrace_requests_total", "Accepted requests by how they ended.",
-          {{"outcome", {"stop", "length", "stop_string", "cancelled", "deadline", "error"}}})),
+          {{"outcome",
+            {"stop", "length", "stop_string", "tool_calls", "cancelled", "deadline", "error"}}})),
       refused_(registry.counter("millrace_requests_refused_total",
                                 "Requests that were not accepted, by reason.",
                                 {{"reason", {"invalid", "queue_full", "no_engine", "draining"}}})),
       reroutes_(registry.counter("millrace_reroutes_total",
                                  "Requests that began again on another engine, by reason.",
                                  {{"reason", {"worker_lost", "worker_refused"}}})),
+      call_problems_(registry.counter(
+          "millrace_tool_call_problems_total",
+          "Answers that ended at a tool call which could not be completed, by reason.",
+          {{"reason",
+            {"bad_name", "unknown_tool", "bad_key", "repeated_key", "too_many_parameters",
+             "bad_json", "stray_text", "wrapped_twice"}}})),
       prompt_tokens_(
           registry.counter("millrace_prompt_tokens_total", "Prompt tokens of accepted requests.")),
       generated_tokens_(registry.counter("millrace_generated_tokens_total",
@@ -71,6 +106,9 @@ EntrypointMetrics::EntrypointMetrics(Registry& registry)
 
 void EntrypointMetrics::ended(Outcome outcome) const { requests_.with({name_of(outcome)}).add(); }
 void EntrypointMetrics::refused(Refusal reason) const { refused_.with({name_of(reason)}).add(); }
+void EntrypointMetrics::call_failed(recipe::CallProblem problem) const {
+  if (problem != recipe::CallProblem::kNone) call_problems_.with({name_of(problem)}).add();
+}
 void EntrypointMetrics::rerouted(RerouteReason reason) const {
   reroutes_.with({name_of(reason)}).add();
 }

@@ -5,12 +5,13 @@
 
 #include "absl/status/status.h"
 #include "api/entrypoint/request_flow.h"
+#include "api/recipe/tool_call_parser.h"
 #include "common/metrics/metrics.h"
 
 namespace millrace::api::entrypoint {
 
 /// How an accepted request ended, for the label of millrace_requests_total.
-enum class Outcome { kStop, kLength, kStopString, kCancelled, kDeadline, kError };
+enum class Outcome { kStop, kLength, kStopString, kToolCalls, kCancelled, kDeadline, kError };
 
 /// Why a request was not accepted, for the label of millrace_requests_refused_total.
 enum class Refusal { kInvalid, kQueueFull, kNoEngine, kDraining };
@@ -22,6 +23,8 @@ class EntrypointMetrics {
 
   void ended(Outcome outcome) const;
   void refused(Refusal reason) const;
+  /// A tool call could not be completed; nothing is counted for kNone.
+  void call_failed(recipe::CallProblem problem) const;
   void rerouted(RerouteReason reason) const;
   void prompt(std::size_t tokens) const { prompt_tokens_.add(static_cast<double>(tokens)); }
   void generated(std::size_t tokens) const { generated_tokens_.add(static_cast<double>(tokens)); }
@@ -41,6 +44,7 @@ class EntrypointMetrics {
   MetricFamily<Counter> requests_;
   MetricFamily<Counter> refused_;
   MetricFamily<Counter> reroutes_;
+  MetricFamily<Counter> call_problems_;
   Counter prompt_tokens_;
   Counter generated_tokens_;
   Histogram time_to_first_token_;

@@ -116,6 +116,59 @@ TEST(Entrypoint, StreamsAChat) {
   EXPECT_EQ(received.text, text_behind(prompt, 12));
 }
 
+TEST(Entrypoint, StreamsAMessageAndCountsItsTokens) {
+  FakeCluster cluster;
+  cluster.start_workers();
+  const std::string members = R"("model":"nano","messages":[{"role":"user","content":"Hi"}])";
+  const HttpResponse count = post(cluster, "/v1/messages/count_tokens", "{" + members + "}");
+  ASSERT_EQ(count.status, 200) << count.body;
+  const auto prompt_tokens = (*parse_json(count.body))["input_tokens"].get<std::size_t>();
+  const Received received = stream(cluster, "/v1/messages?beta=true",
+                                   "{" + members + R"(,"max_tokens":12,"stream":true})");
+  ASSERT_EQ(received.status, 200);
+  std::string types;
+  std::string text;
+  Json ending;
+  for (const std::string& data : received.data) {
+    const Json event = *parse_json(data);
+    const auto type = event["type"].get<std::string>();
+    EXPECT_THAT(received.raw, HasSubstr("event: " + type + "\ndata: " + data));
+    if (type == "content_block_delta") {
+      text += event["delta"]["text"].get<std::string>();
+    } else {
+      types += type + " ";
+    }
+    if (type == "message_delta") ending = event;
+  }
+  EXPECT_EQ(
+      types,
+      "message_start content_block_start ping content_block_stop message_delta message_stop ");
+  ASSERT_FALSE(received.data.empty());
+  EXPECT_EQ((*parse_json(received.data.front()))["message"]["usage"]["input_tokens"],
+            prompt_tokens);
+  EXPECT_EQ(text, text_behind(prompt_tokens, 12));
+  EXPECT_EQ(ending["delta"]["stop_reason"], "max_tokens");
+  EXPECT_EQ(ending["usage"]["output_tokens"], 12);
+}
+
+TEST(Entrypoint, RefusesMessagesInTheProtocolsForm) {
+  const FakeCluster cluster;
+  for (const char* path : {"/v1/messages", "/v1/messages/count_tokens"}) {
+    const HttpResponse response = post(cluster, path, R"({"model":"nano","max_tokens":1})");
+    EXPECT_EQ(response.status, 400);
+    const Json body = *parse_json(response.body);
+    EXPECT_EQ(body["type"], "error");
+    EXPECT_EQ(body["error"]["type"], "invalid_request_error");
+    EXPECT_EQ(body["error"]["message"], "messages: Field required");
+    EXPECT_FALSE(body["request_id"].get<std::string>().empty());
+  }
+  const HttpResponse response =
+      post(cluster, "/v1/messages",
+           R"({"model":"nano","max_tokens":1,"messages":[{"role":"user","content":"Hi"}]})");
+  EXPECT_EQ(response.status, 503);
+  EXPECT_EQ(error_of(response)["type"], "overloaded_error");
+}
+
 TEST(Entrypoint, RefusesWhatIsWrongInTheErrorForm) {
   FakeCluster cluster({.context_tokens = 100});
   cluster.start_workers();

@@ -241,11 +241,27 @@ int FakeWorker::open_exports() const {
   return count;
 }
 
-FakeCluster::FakeCluster(const ClusterOptions& wanted) {
+std::unique_ptr<tokenizer::Tokenizer> nano_tokenizer() {
   auto opened =
       tokenizer::Tokenizer::open(MILLRACE_SOURCE_DIR "/deploy/models/nano/tokenizer.json");
   CHECK(opened.ok());
-  tokenizer_ = std::move(*opened);
+  return std::move(*opened);
+}
+
+recipe::Deployment nano_deployment(const tokenizer::Tokenizer& tokenizer) {
+  recipe::Deployment deployment;
+  deployment.model_id = kModelId;
+  deployment.system_fingerprint = "test";
+  deployment.tokenizer = &tokenizer;
+  deployment.control = *recipe::resolve_control_tokens(tokenizer);
+  deployment.begin_of_sequence = 0;
+  deployment.vocab_size = tokenizer.id_bound();
+  deployment.default_thinking = recipe::Thinking::kOff;
+  return deployment;
+}
+
+FakeCluster::FakeCluster(const ClusterOptions& wanted) {
+  tokenizer_ = nano_tokenizer();
   view_.version = 1;
   view_.model_id = kModelId;
   view_.artifact_digest_hex = kDigestHex;
@@ -274,16 +290,8 @@ FakeCluster::FakeCluster(const ClusterOptions& wanted) {
   options.listen = "127.0.0.1:0";
   options.entrypoint_id = "entrypoint-0";
   options.view_period = 20ms;
-  recipe::Deployment deployment;
-  deployment.model_id = kModelId;
-  deployment.system_fingerprint = "test";
-  deployment.tokenizer = tokenizer_.get();
-  deployment.control = *recipe::resolve_control_tokens(*tokenizer_);
-  deployment.begin_of_sequence = 0;
-  deployment.vocab_size = tokenizer_->id_bound();
-  deployment.default_thinking = recipe::Thinking::kOff;
   auto started = Entrypoint::start(loop_, Logger::to_stderr("entrypoint", LogLevel::kOff),
-                                   registry_, deployment, options);
+                                   registry_, nano_deployment(*tokenizer_), options);
   CHECK(started.ok());
   entrypoint_ = std::move(*started);
   thread_ = std::thread([this] { loop_.run(); });

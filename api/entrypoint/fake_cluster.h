@@ -50,6 +50,10 @@ char letter_at(std::size_t position);
 /// The text of `count` tokens behind a prompt of that length.
 std::string text_behind(std::size_t prompt_tokens, std::size_t count);
 
+std::unique_ptr<tokenizer::Tokenizer> nano_tokenizer();
+/// A deployment named "nano" that does not think unless asked to.
+recipe::Deployment nano_deployment(const tokenizer::Tokenizer& tokenizer);
+
 /// What a test may want to be different from the defaults.
 struct ClusterOptions {
   int context_tokens = 4096;

@@ -8,30 +8,45 @@
 
 namespace millrace::api::entrypoint {
 
-common::http::ServerReply error_reply(const absl::Status& status) {
-  common::http::ServerReply reply;
-  reply.status = common::http::http_status_of(status.code());
-  reply.body = recipe::error_body(recipe::error_details(status));
-  if (reply.status == 429 || reply.status == 503) reply.headers.emplace_back("Retry-After", "1");
-  return reply;
+namespace {
+
+Outcome outcome_of(const recipe::Ending& ending) {
+  if (!ending.stop.empty()) return Outcome::kStopString;
+  switch (ending.reason) {
+    case recipe::FinishReason::kLength:
+      return Outcome::kLength;
+    case recipe::FinishReason::kToolCalls:
+      return Outcome::kToolCalls;
+    case recipe::FinishReason::kStop:
+      break;
+  }
+  return Outcome::kStop;
 }
 
-GenerationSession::GenerationSession(common::http::EventLoop& loop,
-                                     const recipe::Deployment& deployment,
-                                     recipe::PreparedRequest request,
-                                     std::unique_ptr<common::http::ResponseWriter> writer,
-                                     std::chrono::milliseconds keep_alive)
-    : loop_(loop),
-      keep_alive_(keep_alive),
+}  // namespace
+
+void Client::refuse(const absl::Status& status) const {
+  common::http::ServerReply reply;
+  reply.status = common::http::http_status_of(status.code());
+  reply.body = error_body(recipe::error_details(status), request_id);
+  if (reply.status == 429 || reply.status == 503) reply.headers.emplace_back("Retry-After", "1");
+  writer->respond(std::move(reply));
+}
+
+GenerationSession::GenerationSession(const SessionContext& context, recipe::PreparedRequest request,
+                                     Client client)
+    : context_(context),
       encoder_(std::move(request.encoder)),
       is_streamed_(request.is_streamed),
-      writer_(std::move(writer)),
-      parser_(*deployment.tokenizer, deployment.control, std::move(request.parsing)) {
+      client_(std::move(client)),
+      parser_(*context.deployment.tokenizer, context.deployment.control,
+              std::move(request.parsing)) {
   usage_.prompt_tokens = static_cast<std::uint32_t>(request.prompt.size());
   if (is_streamed_) arm_keep_alive();
 }
 
-Appetite GenerationSession::deliver(const std::vector<recipe::GeneratedToken>& tokens) {
+std::optional<Outcome> GenerationSession::deliver(
+    const std::vector<recipe::GeneratedToken>& tokens) {
   recipe::OutputDelta delta;
   for (const recipe::GeneratedToken& token : tokens) {
     if (parser_.is_done()) break;
@@ -40,33 +55,35 @@ Appetite GenerationSession::deliver(const std::vector<recipe::GeneratedToken>& t
   }
   usage_.reasoning_tokens = parser_.reasoning_tokens();
   send(std::move(delta));
-  if (!parser_.is_done()) return Appetite::kMore;
-  complete(recipe::FinishReason::kStop);
-  return Appetite::kEnough;
+  if (!parser_.is_done()) return std::nullopt;
+  return complete(recipe::FinishReason::kStop);
 }
 
-void GenerationSession::complete(recipe::FinishReason reason) {
+Outcome GenerationSession::complete(recipe::FinishReason reason) {
   recipe::OutputDelta rest;
   reason = parser_.finish(reason, rest);
+  context_.metrics.call_failed(parser_.problem());
   send(std::move(rest));
+  const recipe::Ending ending(reason, parser_.matched_stop());
   if (is_streamed_) {
     begin_events();
-    writer_->write(encoder_->finish({reason, parser_.matched_stop()}, usage_));
-    writer_->finish_stream();
+    client_.writer->write(encoder_->finish(ending, usage_));
+    client_.writer->finish_stream();
   } else {
     common::http::ServerReply reply;
-    reply.body = encoder_->complete(output_, {reason, parser_.matched_stop()}, usage_);
-    writer_->respond(std::move(reply));
+    reply.body = encoder_->complete(output_, ending, usage_);
+    client_.writer->respond(std::move(reply));
   }
+  return outcome_of(ending);
 }
 
 void GenerationSession::fail(const absl::Status& status) {
   if (!has_head_) {
-    writer_->respond(error_reply(status));
+    client_.refuse(status);
     return;
   }
-  writer_->write(encoder_->fail(recipe::error_details(status)));
-  writer_->finish_stream();
+  client_.writer->write(encoder_->fail(recipe::error_details(status)));
+  client_.writer->finish_stream();
 }
 
 void GenerationSession::begin_stream() {
@@ -74,12 +91,12 @@ void GenerationSession::begin_stream() {
   common::http::ServerReply head;
   head.content_type = "text/event-stream; charset=utf-8";
   head.headers.emplace_back("Cache-Control", "no-cache");
-  writer_->begin_stream(std::move(head));
+  client_.writer->begin_stream(std::move(head));
 }
 
 void GenerationSession::begin_events() {
   begin_stream();
-  if (!std::exchange(has_events_, true)) writer_->write(encoder_->begin());
+  if (!std::exchange(has_events_, true)) client_.writer->write(encoder_->begin());
 }
 
 void GenerationSession::send(recipe::OutputDelta delta) {
@@ -87,7 +104,7 @@ void GenerationSession::send(recipe::OutputDelta delta) {
     begin_events();
     const std::string events = encoder_->delta(delta);
     if (!events.empty()) is_quiet_ = false;
-    writer_->write(events);
+    client_.writer->write(events);
     return;
   }
   output_.reasoning += delta.reasoning;
@@ -101,10 +118,10 @@ void GenerationSession::send(recipe::OutputDelta delta) {
 
 void GenerationSession::arm_keep_alive() {
   is_quiet_ = true;
-  keep_alive_timer_ = loop_.after(keep_alive_, [this] {
+  keep_alive_timer_ = context_.loop.after(context_.keep_alive, [this] {
     if (is_quiet_) {
       begin_stream();
-      writer_->write(": keep-alive\n\n");
+      client_.writer->write(": keep-alive\n\n");
     }
     arm_keep_alive();
   });

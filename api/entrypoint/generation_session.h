@@ -2,9 +2,11 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "api/entrypoint/entrypoint_metrics.h"
 #include "api/entrypoint/request_table.h"
 #include "api/recipe/deployment.h"
 #include "api/recipe/output_parser.h"
@@ -14,23 +16,34 @@
 
 namespace millrace::api::entrypoint {
 
-/// The HTTP answer to a failure before anything was sent: OpenAI's error form, the status of the
-/// code, Retry-After where trying again makes sense.
-common::http::ServerReply error_reply(const absl::Status& status);
+/// A client that waits for its answer, and how its protocol tells it of a failure.
+struct Client {
+  std::string request_id;
+  recipe::ErrorBodyFunction error_body = nullptr;
+  std::unique_ptr<common::http::ResponseWriter> writer;
+
+  /// Answers with a failure before anything was sent: the status of the code, Retry-After where
+  /// trying again makes sense.
+  void refuse(const absl::Status& status) const;
+};
+
+/// What all answers of an entrypoint share; all borrowed.
+struct SessionContext {
+  common::http::EventLoop& loop;
+  const recipe::Deployment& deployment;
+  const EntrypointMetrics& metrics;
+  std::chrono::milliseconds keep_alive;
+};
 
 /// One client's answer: tokens in, bytes of its protocol out. A stream's head is sent with its
 /// first token, so that a failure before it gets a proper status; when the first token takes long,
 /// the head goes out with a comment, to keep proxies from closing. Belongs to the loop's thread.
 class GenerationSession final : public OutputSink {
  public:
-  /// Deployment and loop are borrowed.
-  GenerationSession(common::http::EventLoop& loop, const recipe::Deployment& deployment,
-                    recipe::PreparedRequest request,
-                    std::unique_ptr<common::http::ResponseWriter> writer,
-                    std::chrono::milliseconds keep_alive);
+  GenerationSession(const SessionContext& context, recipe::PreparedRequest request, Client client);
 
-  Appetite deliver(const std::vector<recipe::GeneratedToken>& tokens) override;
-  void complete(recipe::FinishReason reason) override;
+  std::optional<Outcome> deliver(const std::vector<recipe::GeneratedToken>& tokens) override;
+  Outcome complete(recipe::FinishReason reason) override;
   void fail(const absl::Status& status) override;
 
  private:
@@ -39,11 +52,10 @@ class GenerationSession final : public OutputSink {
   void send(recipe::OutputDelta delta);
   void arm_keep_alive();
 
-  common::http::EventLoop& loop_;
-  const std::chrono::milliseconds keep_alive_;
+  const SessionContext context_;
   std::unique_ptr<recipe::ResponseEncoder> encoder_;
   const bool is_streamed_;
-  std::unique_ptr<common::http::ResponseWriter> writer_;
+  const Client client_;
   recipe::OutputParser parser_;
   recipe::Usage usage_;
   recipe::OutputDelta output_;  // of an answer that is not streamed

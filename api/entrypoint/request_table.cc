@@ -118,14 +118,8 @@ void RequestTable::apply(Order order, const FlowEvent& event) {
   if (it == entries_.end()) return;
   Entry& entry = *it->second;
   for (const FlowCommand& command : entry.flow.on_event(event, Clock::now())) {
-    const bool is_over = run(entry, command);
-    if (is_over) {
-      const auto* failed = std::get_if<flow_command::Fail>(&command);
-      const auto* complete = std::get_if<flow_command::Complete>(&command);
-      finish(order, failed                                            ? outcome_of(failed->status)
-                    : complete == nullptr                             ? Outcome::kStopString
-                    : complete->reason == recipe::FinishReason::kStop ? Outcome::kStop
-                                                                      : Outcome::kLength);
+    if (const std::optional<Outcome> outcome = run(entry, command)) {
+      finish(order, *outcome);
       return;
     }
   }
@@ -135,8 +129,8 @@ void RequestTable::apply(Order order, const FlowEvent& event) {
   if (is_waiting && unassigned_.insert(order).second) dispatch();
 }
 
-/// True when the request is over.
-bool RequestTable::run(Entry& entry, const FlowCommand& command) {
+/// How the request ended, when it is over.
+std::optional<Outcome> RequestTable::run(Entry& entry, const FlowCommand& command) {
   using namespace flow_command;
   if (const auto* prefill = std::get_if<StartPrefill>(&command)) {
     pool_.start(prefill->worker_id,
@@ -157,26 +151,26 @@ bool RequestTable::run(Entry& entry, const FlowCommand& command) {
       metrics_.first_token(entry.first_token - entry.arrival);
     }
     metrics_.generated(output->tokens.size());
-    if (entry.sink->deliver(output->tokens) == Appetite::kMore) return false;
+    const std::optional<Outcome> outcome = entry.sink->deliver(output->tokens);
+    if (!outcome) return std::nullopt;
     for (const FlowCommand& last : entry.flow.on_event(flow_event::Cancelled{}, Clock::now())) {
       run(entry, last);
     }
-    return true;
+    return outcome;
   } else if (const auto* complete = std::get_if<Complete>(&command)) {
-    entry.sink->complete(complete->reason);
-    return true;
+    return entry.sink->complete(complete->reason);
   } else if (const auto* failure = std::get_if<Fail>(&command)) {
     log_.warn("request_failed",
               {{"request_id", entry.request_id}, {"status", failure->status.ToString()}});
     entry.sink->fail(failure->status);
-    return true;
+    return outcome_of(failure->status);
   } else if (const auto* reroute = std::get_if<Rerouted>(&command)) {
     metrics_.rerouted(reroute->reason);
     log_.info("request_rerouted", {{"request_id", entry.request_id},
                                    {"delivered_tokens", entry.flow.delivered()},
                                    {"cause", reroute->cause.ToString()}});
   }
-  return false;
+  return std::nullopt;
 }
 
 void RequestTable::finish(Order order, Outcome outcome) {

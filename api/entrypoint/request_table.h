@@ -4,9 +4,11 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "api/entrypoint/engine_pool.h"
 #include "api/entrypoint/entrypoint_metrics.h"
@@ -17,16 +19,15 @@
 
 namespace millrace::api::entrypoint {
 
-/// Whether the receiver of output wants more of it.
-enum class Appetite { kMore, kEnough };
-
 /// Where a request's output goes. Destroyed by the table when the request is over.
 class OutputSink {
  public:
   virtual ~OutputSink() = default;
-  /// After kEnough (a stop string was found, and the answer is finished) nothing else is called.
-  virtual Appetite deliver(const std::vector<recipe::GeneratedToken>& tokens) = 0;
-  virtual void complete(recipe::FinishReason reason) = 0;
+  /// How the answer ended when it wants no more tokens (a stop string was found, or the tool calls
+  /// are over): it is finished then, and nothing else is called. Otherwise nullopt.
+  virtual std::optional<Outcome> deliver(const std::vector<recipe::GeneratedToken>& tokens) = 0;
+  /// The engine generates no more, for its reason; how the answer ended.
+  virtual Outcome complete(recipe::FinishReason reason) = 0;
   virtual void fail(const absl::Status& status) = 0;
 };
 
@@ -74,7 +75,7 @@ class RequestTable {
   using Order = std::uint64_t;  // of arrival
 
   void apply(Order order, const FlowEvent& event);
-  bool run(Entry& entry, const FlowCommand& command);
+  std::optional<Outcome> run(Entry& entry, const FlowCommand& command);
   bool try_assign(Order order, bool& prefill_is_full);
   void finish(Order order, Outcome outcome);
   void update_waiting(Entry& entry);

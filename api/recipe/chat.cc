@@ -213,6 +213,10 @@ class ChatEncoder final : public ResponseEncoder {
 
 }  // namespace
 
+std::string openai_error_body(const ErrorDetails& details, std::string_view /*request_id*/) {
+  return error_body(details);
+}
+
 absl::StatusOr<PreparedRequest> prepare_chat(std::string_view body, const Deployment& deployment,
                                              const AnswerIdentity& identity) {
   ASSIGN_OR_RETURN(ChatRequest request,

@@ -67,7 +67,13 @@ absl::StatusOr<PreparedRequest> prepare_messages(std::string_view body,
 absl::StatusOr<std::string> count_messages_tokens(std::string_view body,
                                                   const Deployment& deployment);
 
-/// An error in the form of the Messages protocol.
+/// The body of an HTTP answer to a request that failed, in the protocol's form.
+using ErrorBodyFunction = std::string (*)(const ErrorDetails& details, std::string_view request_id);
+
+/// Chat Completions and Completions: OpenAI's form, which has no place for the request's id.
+std::string openai_error_body(const ErrorDetails& details, std::string_view request_id);
+
+/// Messages.
 std::string messages_error_body(const ErrorDetails& details, std::string_view request_id);
 
 }  // namespace millrace::api::recipe
