@@ -174,7 +174,8 @@ absl::Status run(Flags flags) {
 
 int main(int argc, char** argv) {
   CLI::App app(
-      "Millrace's entrypoint: serves Chat Completions and Completions over HTTP, with the engines "
+      "Millrace's entrypoint: serves Chat Completions, Completions and Messages over HTTP, with "
+      "the engines "
       "of the controller's routing view.",
       "millrace-entrypoint");
   millrace::api::entrypoint::Flags flags;
