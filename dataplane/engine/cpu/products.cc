@@ -77,13 +77,9 @@ void Products::run_part(const PackedMatmulShape& s, int thread) {
   Scratch& scratch = decoded_[static_cast<std::size_t>(thread)];
   for (int first = 0; first < s.outputs; first += panel) {
     const int outputs = std::min(panel, s.outputs - first);
-    const auto* w =
-        reinterpret_cast<const float*>(s.weight->codes) + at(s.first_output + first, inputs);
-    if (s.weight->format != WeightFormat::kFloat32) {
-      float* decoded = scratch.floats(at(outputs, inputs));
-      kernels_.decode(*s.weight, s.first_output + first, outputs, decoded);
-      w = decoded;
-    }
+    // Float32 too: stored weights have any alignment, a copy has the right one.
+    float* w = scratch.floats(at(outputs, inputs));
+    kernels_.decode(*s.weight, s.first_output + first, outputs, w);
     kernels_.matmul({.x = s.x,
                      .x_stride = s.x_stride,
                      .rows = s.rows,
