@@ -136,7 +136,8 @@ TEST(Entrypoint, StreamsAMessageAndCountsItsTokens) {
     if (type == "content_block_delta") {
       text += event["delta"]["text"].get<std::string>();
     } else {
-      types += type + " ";
+      types += type;
+      types += ' ';
     }
     if (type == "message_delta") ending = event;
   }

@@ -114,7 +114,7 @@ struct Argument {
 
 /// The arguments of a call in order; of a repeated name the last value at the first place.
 std::vector<Argument> arguments_of(const ToolCall& call) {
-  const std::vector<Argument> as_text = {{"arguments", call.arguments, true}};
+  std::vector<Argument> as_text = {{"arguments", call.arguments, true}};
   const auto json = python_json(call.arguments);
   if (!json.ok()) return as_text;
   const auto members = raw_members(*json);

@@ -1,7 +1,5 @@
 #include "api/recipe/test_fixtures.h"
 
-#include <gtest/gtest.h>
-
 #include <map>
 #include <sstream>
 #include <utility>
@@ -123,7 +121,7 @@ std::vector<Json> events_of(const std::string& stream) {
     event.remove_prefix(kData.size());
     if (event == "[DONE]") continue;
     values.push_back(*parse_json(event));
-    EXPECT_TRUE(name.empty() || values.back()["type"] == name) << name << ": " << event;
+    CHECK(name.empty() || values.back()["type"] == name, event);
   }
   return values;
 }
