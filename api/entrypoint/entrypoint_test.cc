@@ -132,7 +132,7 @@ TEST(Entrypoint, StreamsAMessageAndCountsItsTokens) {
   for (const std::string& data : received.data) {
     const Json event = *parse_json(data);
     const auto type = event["type"].get<std::string>();
-    EXPECT_THAT(received.raw, HasSubstr("event: " + type + "\ndata: " + data));
+    EXPECT_THAT(received.raw, HasSubstr(str_cat("event: ", type, "\ndata: ", data)));
     if (type == "content_block_delta") {
       text += event["delta"]["text"].get<std::string>();
     } else {
