@@ -85,9 +85,12 @@ struct HttpListener : std::enable_shared_from_this<HttpListener> {
   HttpListener(asio::io_context& io, HttpServerOptions server_options)
       : context(io), acceptor(io), accept_retry(io), options(std::move(server_options)) {}
 
+  using Routes = std::map<std::string, std::map<std::string, ServerHandler>>;  // by path, method
+
   absl::Status listen();
   asio::awaitable<void> accept_loop(std::shared_ptr<HttpListener> self);
   void refuse(tcp::socket socket);
+  Routes::const_iterator find_route(const std::string& path) const;
   void dispatch(ServerRequest request, std::unique_ptr<ResponseWriter> writer);
   ServerReply error_reply(int status, std::string_view message) const;
   void drain();
@@ -98,8 +101,8 @@ struct HttpListener : std::enable_shared_from_this<HttpListener> {
   asio::steady_timer accept_retry;
   HttpServerOptions options;
   std::string address;
-  std::map<std::string, std::map<std::string, ServerHandler>> routes;  // by path, then method
-  std::set<HttpConnection*> connections;                               // alive ones
+  Routes routes;
+  std::set<HttpConnection*> connections;  // alive ones
   bool is_draining = false;
   bool is_closed = false;
 };
@@ -468,8 +471,20 @@ ServerReply HttpListener::error_reply(int status, std::string_view message) cons
   return reply;
 }
 
+/// The exact path, or else the longest one that ends in "/*" and that it lies below.
+HttpListener::Routes::const_iterator HttpListener::find_route(const std::string& path) const {
+  const auto exact = routes.find(path);
+  if (exact != routes.end()) return exact;
+  for (std::size_t at = path.rfind('/'); at != std::string::npos && at > 0;
+       at = path.rfind('/', at - 1)) {
+    const auto below = routes.find(path.substr(0, at) + "/*");
+    if (below != routes.end() && at + 1 < path.size()) return below;
+  }
+  return routes.end();
+}
+
 void HttpListener::dispatch(ServerRequest request, std::unique_ptr<ResponseWriter> writer) {
-  const auto path = routes.find(request.path);
+  const auto path = find_route(request.path);
   if (path == routes.end()) {
     writer->respond(error_reply(404, str_cat("no such path: ", request.path)));
     return;

@@ -92,8 +92,8 @@ class HttpServer {
   /// Closes everything. Call on the loop's thread, or when the loop does not run.
   ~HttpServer();
 
-  /// Serves a path exactly. A path that has routes answers 405 to other methods. Call before the
-  /// loop runs.
+  /// Serves a path exactly, or, when it ends in "/*", all paths below it that have no route of
+  /// their own. A path that has routes answers 405 to other methods. Call before the loop runs.
   void route(std::string method, std::string path, ServerHandler handler);
 
   /// host:port as actually bound.

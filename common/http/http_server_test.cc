@@ -120,6 +120,14 @@ class HttpServerTest : public testing::Test {
       w->write("data: two\n\n");
       w->finish_stream();
     });
+    for (const char* path : {"/items/*", "/items/special"}) {
+      server_->route("GET", path,
+                     [path](const ServerRequest& request, std::unique_ptr<ResponseWriter> w) {
+                       ServerReply reply;
+                       reply.body = str_cat("[", path, "] ", request.path);
+                       w->respond(std::move(reply));
+                     });
+    }
     // Waits for the test to answer, and says when the client goes.
     server_->route("GET", "/wait", [this](const ServerRequest&, std::unique_ptr<ResponseWriter> w) {
       w->on_close([this] {
@@ -257,6 +265,24 @@ TEST_F(HttpServerTest, RefusesUnknownPathsAndMethodsInTheErrorForm) {
   const std::string head = client.read_until_text("\r\n\r\n");
   EXPECT_THAT(head, HasSubstr("Content-Length: 6\r\n"));
   EXPECT_THAT(head, testing::EndsWith("\r\n\r\n"));
+}
+
+TEST_F(HttpServerTest, APathWithAStarServesWhatLiesBelowIt) {
+  start();
+  Client client(server_->address());
+  const auto get = [&](const std::string& path) {
+    client.send(str_cat("GET ", path, " HTTP/1.1\r\nHost: x\r\n\r\n"));
+    return client.read_until([](const std::string& got) {
+      return got.find("] /") != std::string::npos || got.find("}") != std::string::npos;
+    });
+  };
+  EXPECT_THAT(get("/items/1"), HasSubstr("[/items/*] /items/1"));
+  EXPECT_THAT(get("/items/1/parts"), HasSubstr("[/items/*] /items/1/parts"));
+  EXPECT_THAT(get("/items/special"), HasSubstr("[/items/special] /items/special"));
+  EXPECT_THAT(get("/items/"), HasSubstr("404"));
+  EXPECT_THAT(get("/items"), HasSubstr("404"));
+  client.send("POST /items/1 HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n");
+  EXPECT_THAT(client.read_until_text("}"), HasSubstr("405"));
 }
 
 TEST_F(HttpServerTest, RefusesBodiesOverTheLimit) {

@@ -7,13 +7,15 @@
 #include "api/admin/process.h"
 #include "api/admin/view.h"
 #include "common/annotate.h"
+#include "common/sqlite/sqlite.h"
 #include "common/status_macros.h"
 #include "common/str_cat.h"
-#include "controller/state/sqlite.h"
 
 namespace millrace::controller::state {
 namespace {
 
+using common::sqlite::Database;
+using common::sqlite::Statement;
 using core::Placement;
 using core::PlacementPhase;
 using core::StoredState;

@@ -9,13 +9,14 @@
 #include <filesystem>
 #include <fstream>
 
+#include "common/sqlite/sqlite.h"
 #include "common/str_cat.h"
-#include "controller/state/sqlite.h"
 
 namespace millrace::controller::state {
 namespace {
 
 using api::admin::ClusterEvent;
+using common::sqlite::Database;
 using core::Placement;
 using core::PlacementPhase;
 using core::StoredState;

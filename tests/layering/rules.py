@@ -42,7 +42,7 @@ HOMES = {
     "grpc": ("gRPC", ["api/proto", "dataplane/worker", "dataplane/transfer", "api/entrypoint"]),
     "google/protobuf/": ("Protobuf", ["api/proto", "dataplane/worker", "dataplane/transfer", "api/entrypoint"]),
     "openssl/": ("OpenSSL", ["common/crypto"]),
-    "sqlite3.h": ("SQLite", ["controller"]),
+    "sqlite3.h": ("SQLite", ["common/sqlite"]),
     "rocksdb/": ("RocksDB", ["storage/node"]),
     "liburing": ("liburing", ["storage/node"]),
     "isa-l": ("ISA-L", ["storage/ec", "storage/node"]),

@@ -11,7 +11,7 @@
 struct sqlite3;
 struct sqlite3_stmt;
 
-namespace millrace::controller::state {
+namespace millrace::common::sqlite {
 
 /// A prepared statement. Bind, step through the rows, reset, again. Finalizes itself. Move-only.
 /// Errors carry SQLite's own message.
@@ -66,4 +66,4 @@ class Database {
   sqlite3* database_;
 };
 
-}  // namespace millrace::controller::state
+}  // namespace millrace::common::sqlite

@@ -1,4 +1,4 @@
-#include "controller/state/sqlite.h"
+#include "common/sqlite/sqlite.h"
 
 #include <sqlite3.h>
 
@@ -8,7 +8,7 @@
 #include "common/status_macros.h"
 #include "common/str_cat.h"
 
-namespace millrace::controller::state {
+namespace millrace::common::sqlite {
 namespace {
 
 absl::Status status_of(int code, sqlite3* database) {
@@ -115,4 +115,4 @@ absl::StatusOr<std::int64_t> Database::integer(std::string_view sql) {
   return statement.integer(0);
 }
 
-}  // namespace millrace::controller::state
+}  // namespace millrace::common::sqlite
