@@ -49,18 +49,10 @@ void ArgumentValue::push_undecided(char byte, std::string& json) {
 }
 
 bool ArgumentValue::push_stream(std::string_view bytes, std::string& json) {
-  std::size_t end = 0;  // of what belongs to the value
-  for (std::size_t i = 0; i < bytes.size(); ++i) {
-    const bool was_complete = validator_.is_complete();
-    if (!validator_.push(bytes[i])) {
-      utf8_.push(bytes.substr(0, end), json);
-      return false;
-    }
-    // White space behind the value is not part of it.
-    if (!was_complete) end = i + 1;
-  }
+  const std::size_t end = validator_.push_value(bytes);
   utf8_.push(bytes.substr(0, end), json);
-  return true;
+  // White space behind the value is not part of it.
+  return end == bytes.size() || (validator_.is_complete() && trimmed(bytes.substr(end)).empty());
 }
 
 void ArgumentValue::begin_string(std::string& json) {

@@ -7,7 +7,27 @@ bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
 bool is_hex(char c) { return is_digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F'); }
 
+/// The number of bytes at the beginning that a string takes as they are.
+std::size_t plain_prefix(std::string_view bytes) {
+  std::size_t at = 0;
+  while (at < bytes.size() && bytes[at] != '"' && bytes[at] != '\\' &&
+         static_cast<unsigned char>(bytes[at]) >= 0x20) {
+    ++at;
+  }
+  return at;
+}
+
 }  // namespace
+
+std::size_t JsonValidator::push_value(std::string_view bytes) {
+  std::size_t at = 0;
+  while (at < bytes.size() && !(depth_ == 0 && state_ == State::kAfter)) {
+    if (state_ == State::kString) at += plain_prefix(bytes.substr(at));
+    if (at == bytes.size() || !push(bytes[at])) return at;
+    ++at;
+  }
+  return at;
+}
 
 bool JsonValidator::push(char byte) {
   switch (state_) {

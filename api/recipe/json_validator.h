@@ -16,6 +16,11 @@ class JsonValidator {
   /// value is accepted. Not to be called again after false.
   bool push(char byte);
 
+  /// Takes bytes up to the value's end (not the end of a number, which could grow) or up to the
+  /// first that push() would refuse. Returns how many were taken; fewer than given and no whole
+  /// value means that the next byte was refused.
+  std::size_t push_value(std::string_view bytes);
+
   /// The bytes so far are a whole value. Only a number can still grow.
   bool is_complete() const;
   /// Inside a string, where any byte but a control character is welcome.

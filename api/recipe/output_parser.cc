@@ -36,16 +36,20 @@ void OutputParser::push(const GeneratedToken& token, OutputDelta& delta) {
   delta.ids.push_back(token.id);
   const bool is_first = std::exchange(is_first_, false);
   if (token.id == control_.end_of_sequence) return;
+  const std::string_view bytes = tokenizer_.token_bytes(token.id);
+  if (stage_ == Stage::kToolBlock && token.id != control_.dsml) {
+    calls_.push(bytes, delta.tool_events);
+    return;
+  }
   if (stage_ == Stage::kReasoning) {
     ++reasoning_tokens_;
     if (is_first && token.id == control_.think_begin) return;
   } else if (stage_ == Stage::kAnswer && token.id != control_.think_end) {
     pending_.push_back({answer_bytes_ + newlines_ + held_.size(), token});
   }
-  const std::string_view bytes = tokenizer_.token_bytes(token.id);
   if (token.id == control_.dsml && options_.markup == Markup::kCalls) {
     push_marker(bytes, delta);
-  } else if (token.id == control_.think_end && stage_ != Stage::kToolBlock) {
+  } else if (token.id == control_.think_end) {
     push_think_end(delta);
   } else {
     push_text(bytes, delta);

@@ -1,7 +1,7 @@
 #pragma once
 
 #include <cstddef>
-#include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -10,7 +10,8 @@ namespace millrace::api::recipe {
 
 /// Finds the first of several stop strings in a text that arrives in pieces (an Aho-Corasick
 /// automaton). Holds back only what may be the beginning of a stop string, however the text is cut:
-/// constant amortised work per byte, memory bounded by the longest stop string.
+/// constant amortised work per byte, memory bounded by the longest stop string. Copies share the
+/// automaton.
 class StopMatcher {
  public:
   /// None may be empty.
@@ -24,21 +25,18 @@ class StopMatcher {
   /// Appends what was held back; the stream is over.
   void finish(std::string& out);
 
+  /// Forgets the text so far.
+  void restart();
+
   /// The stop string found; empty before.
   const std::string& matched() const { return matched_; }
 
  private:
-  struct Node {
-    std::map<char, std::size_t> next;
-    std::size_t fallback = 0;  ///< node of the longest proper suffix that begins a stop string
-    std::size_t depth = 0;
-    std::size_t match_length = 0;  ///< longest stop string that ends here; 0 = none
-  };
-  void build_fallbacks();
+  struct Automaton;
 
-  std::vector<Node> nodes_;
-  std::size_t state_ = 0;
-  std::string held_;  // the last nodes_[state_].depth bytes
+  std::shared_ptr<const Automaton> automaton_;
+  std::size_t state_ = 0;  // a node of the automaton
+  std::string held_;       // the bytes that led there
   std::string matched_;
 };
 

@@ -17,6 +17,16 @@ constexpr std::size_t kMaxProbedBytes = 512;
 
 bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
 
+const StopMatcher& name_end() {
+  static const StopMatcher kEnd({std::string(kNameEnd)});
+  return kEnd;
+}
+
+const StopMatcher& key_end() {
+  static const StopMatcher kEnd({std::string(kStringEnd), std::string(kJsonEnd)});
+  return kEnd;
+}
+
 /// Names may be cut out of any bytes; what goes out is UTF-8.
 std::string as_utf8(std::string_view bytes) {
   tokenizer::Utf8Stream stream;
@@ -54,14 +64,12 @@ Probe probe_object(std::string_view text, const std::vector<std::string>& proper
 }  // namespace
 
 ToolCallParser::ToolCallParser(ToolCallOptions options)
-    : options_(std::move(options)),
-      name_end_({std::string(kNameEnd)}),
-      key_end_({std::string(kStringEnd), std::string(kJsonEnd)}) {}
+    : options_(std::move(options)), name_end_(name_end()), key_end_(key_end()) {}
 
 void ToolCallParser::begin_call() {
   state_ = State::kName;
   name_.clear();
-  name_end_ = StopMatcher({std::string(kNameEnd)});
+  name_end_.restart();
   key_hashes_.clear();
   has_stray_text_ = false;
   is_whole_ = false;
@@ -220,7 +228,7 @@ void ToolCallParser::begin_parameter(bool is_bare) {
   }
   state_ = State::kKey;
   key_.clear();
-  key_end_ = StopMatcher({std::string(kStringEnd), std::string(kJsonEnd)});
+  key_end_.restart();
   is_bare_ = is_bare;
 }
 
@@ -278,9 +286,10 @@ void ToolCallParser::begin_value(ArgumentValue::Type type) {
 }
 
 void ToolCallParser::on_value(std::string_view bytes) {
-  std::string json;
+  // Straight into the event: values are what most bytes of a call belong to.
+  std::string& json = arguments();
   const bool is_valid = value_.push(bytes, json);
-  emit(json);
+  if (json.empty()) events_->pop_back();
   if (!is_valid) {
     fail(CallProblem::kBadJson);
   } else if (state_ == State::kObjectBody && value_.is_complete()) {
@@ -314,10 +323,15 @@ void ToolCallParser::fail(CallProblem problem) {
 
 void ToolCallParser::emit(std::string_view json) {
   if (json.empty()) return;
+  arguments().append(json);
+}
+
+/// Where the next piece of arguments goes: the last event, or a new one without text yet.
+std::string& ToolCallParser::arguments() {
   if (events_->empty() || events_->back().kind != ToolEvent::Kind::kArguments) {
     events_->push_back({ToolEvent::Kind::kArguments, {}});
   }
-  events_->back().text.append(json);
+  return events_->back().text;
 }
 
 }  // namespace millrace::api::recipe

@@ -107,6 +107,7 @@ class ToolCallParser {
   void end_call();
   void fail(CallProblem problem);
   void emit(std::string_view json);
+  std::string& arguments();
 
   const ToolCallOptions options_;
   State state_ = State::kBetween;

@@ -1,7 +1,9 @@
 #include "api/tokenizer/utf8_stream.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 namespace millrace::api::tokenizer {
 namespace {
@@ -49,27 +51,50 @@ ScanResult scan_one(std::string_view bytes) {
   return {Scan::kComplete, lead.length};
 }
 
+/// The number of ASCII bytes at the beginning.
+std::size_t ascii_prefix(std::string_view bytes) {
+  constexpr std::uint64_t kHighBits = 0x8080808080808080;
+  std::size_t at = 0;
+  for (std::uint64_t word = 0; at + sizeof(word) <= bytes.size(); at += sizeof(word)) {
+    std::memcpy(&word, bytes.data() + at, sizeof(word));
+    if ((word & kHighBits) != 0) break;
+  }
+  while (at < bytes.size() && static_cast<std::uint8_t>(bytes[at]) < 0x80) ++at;
+  return at;
+}
+
 }  // namespace
 
-void Utf8Stream::push(std::string_view bytes, std::string& text) {
-  std::string joined;
-  if (!held_.empty()) {
-    joined = held_;
-    joined.append(bytes);
-    bytes = joined;
-  }
-  std::size_t at = 0;
-  std::string rest;
-  while (at < bytes.size()) {
-    const ScanResult result = scan_one(bytes.substr(at));
-    if (result.scan == Scan::kIncomplete) {
-      rest = std::string(bytes.substr(at));
+void Utf8Stream::push_any(std::string_view bytes, std::string& text) {
+  // A held code point is completed, or found to be invalid, byte by byte.
+  while (!held_.empty() && !bytes.empty()) {
+    held_.push_back(bytes.front());
+    const ScanResult result = scan_one(held_);
+    if (result.scan == Scan::kInvalid) {
+      // The byte is no part of it: the maximal invalid part is what was held before.
+      text.append(kReplacement);
+      held_.clear();
       break;
     }
-    text.append(result.scan == Scan::kComplete ? bytes.substr(at, result.length) : kReplacement);
-    at += result.length;
+    bytes.remove_prefix(1);
+    if (result.scan == Scan::kComplete) {
+      text.append(held_);
+      held_.clear();
+    }
   }
-  held_ = std::move(rest);
+  while (!bytes.empty()) {
+    const std::size_t valid = std::min(find_invalid_utf8(bytes), bytes.size());
+    text.append(bytes.substr(0, valid));
+    bytes.remove_prefix(valid);
+    if (bytes.empty()) return;
+    const ScanResult result = scan_one(bytes);
+    if (result.scan == Scan::kIncomplete) {
+      held_ = bytes;
+      return;
+    }
+    text.append(kReplacement);
+    bytes.remove_prefix(result.length);
+  }
 }
 
 void Utf8Stream::finish(std::string& text) {
@@ -80,6 +105,10 @@ void Utf8Stream::finish(std::string& text) {
 std::size_t find_invalid_utf8(std::string_view text) {
   std::size_t at = 0;
   while (at < text.size()) {
+    if (static_cast<std::uint8_t>(text[at]) < 0x80) {
+      at += ascii_prefix(text.substr(at));
+      continue;
+    }
     const ScanResult result = scan_one(text.substr(at));
     if (result.scan != Scan::kComplete) return at;
     at += result.length;

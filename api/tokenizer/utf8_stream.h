@@ -11,13 +11,24 @@ namespace millrace::api::tokenizer {
 class Utf8Stream {
  public:
   /// Appends the text that became complete.
-  void push(std::string_view bytes, std::string& text);
+  void push(std::string_view bytes, std::string& text) {
+    // Most tokens are a few ASCII bytes.
+    unsigned char high = 0;
+    for (const char byte : bytes) high |= static_cast<unsigned char>(byte);
+    if (high < 0x80 && held_.empty()) {
+      text.append(bytes);
+    } else {
+      push_any(bytes, text);
+    }
+  }
   /// Ends the stream: a held incomplete code point becomes one U+FFFD.
   void finish(std::string& text);
   /// Bytes held back, 0 to 3.
   std::size_t held_bytes() const { return held_.size(); }
 
  private:
+  void push_any(std::string_view bytes, std::string& text);
+
   std::string held_;
 };
 
