@@ -28,6 +28,17 @@ std::int64_t unix_seconds() {
       .count();
 }
 
+Refusal refusal_of(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kUnavailable:
+      return Refusal::kNoEngine;
+    case absl::StatusCode::kResourceExhausted:
+      return Refusal::kQueueFull;
+    default:
+      return Refusal::kInvalid;
+  }
+}
+
 absl::Status status_of_http(int status, std::string_view message) {
   switch (status) {
     case 429:
@@ -225,44 +236,61 @@ void Entrypoint::admit(const std::string& request_id,
     check_drained();
     return;
   }
-  const absl::StatusOr<std::uint32_t> max_new_tokens = output_limit(*prepared);
-  const absl::Status capacity = max_new_tokens.ok()
-                                    ? check_capacity(prepared->prompt.size(), *max_new_tokens)
-                                    : max_new_tokens.status();
-  if (!capacity.ok()) {
-    const bool is_transient = capacity.code() == absl::StatusCode::kUnavailable;
-    refuse(arrival->client, is_transient ? Refusal::kNoEngine : Refusal::kInvalid, capacity);
+  absl::StatusOr<std::vector<EngineChoice>> choices = choices_of(*prepared);
+  if (!choices.ok()) {
+    refuse(arrival->client, refusal_of(choices.status()), choices.status());
     check_drained();
     return;
   }
-  const EngineRequest request{.request_id = request_id,
-                              .prompt = prepared->prompt,
-                              .sampling = prepared->sampling,
-                              // Chosen once, so that an attempt elsewhere draws the same tokens.
-                              .seed = prepared->sampling.seed.value_or(
-                                  static_cast<std::uint64_t>(random_()) << 32 | random_()),
-                              .max_new_tokens = *max_new_tokens,
-                              .arrival = arrival->time,
-                              .deadline = arrival->time + options_.request_deadline};
+  EngineRequest request{.request_id = request_id,
+                        .choices = *std::move(choices),
+                        .sampling = prepared->sampling,
+                        .arrival = arrival->time,
+                        .deadline = arrival->time + options_.request_deadline};
   arrival->client.writer->on_close([this, request_id] { table_->cancel(request_id); });
   auto session = std::make_unique<GenerationSession>(
       SessionContext{loop_, deployment_, metrics_, options_.keep_alive}, *std::move(prepared),
       std::move(arrival->client));
-  table_->add(request, std::move(session));
+  table_->add(std::move(request), std::move(session));
+}
+
+/// What the engines are to compute; an error when there is no room or no engine for it.
+absl::StatusOr<std::vector<EngineChoice>> Entrypoint::choices_of(
+    const recipe::PreparedRequest& prepared) {
+  if (table_->waiting() + prepared.choice_count() > options_.max_queue) {
+    return absl::ResourceExhaustedError(
+        str_cat("the queue has no room for ", prepared.choice_count(), " choices"));
+  }
+  // Chosen once, so that an attempt elsewhere draws the same tokens.
+  std::uint64_t seed =
+      prepared.sampling.seed.value_or(static_cast<std::uint64_t>(random_()) << 32 | random_());
+  std::vector<EngineChoice> choices;
+  choices.reserve(prepared.choice_count());
+  const auto add = [&](const std::vector<TokenId>& prompt) -> absl::Status {
+    ASSIGN_OR_RETURN(const std::uint32_t limit, output_limit(prepared, prompt.size()));
+    RETURN_IF_ERROR(check_capacity(prompt.size(), limit));
+    for (std::uint32_t i = 0; i < prepared.sampling.choices; ++i) {
+      choices.push_back({.prompt = prompt, .seed = seed++, .max_new_tokens = limit});
+    }
+    return absl::OkStatus();
+  };
+  RETURN_IF_ERROR(add(prepared.prompt));
+  for (const std::vector<TokenId>& prompt : prepared.further_prompts) RETURN_IF_ERROR(add(prompt));
+  return choices;
 }
 
 /// How many tokens may be generated: a limit beyond the context is met at the context's end.
-absl::StatusOr<std::uint32_t> Entrypoint::output_limit(
-    const recipe::PreparedRequest& prepared) const {
+absl::StatusOr<std::uint32_t> Entrypoint::output_limit(const recipe::PreparedRequest& prepared,
+                                                       std::size_t prompt_tokens) const {
   const auto context = static_cast<std::size_t>(options_.context_tokens);
-  if (prepared.prompt.size() >= context) {
+  if (prompt_tokens >= context) {
     return recipe::field_error(
         prepared.prompt_field,
         str_cat("This model's maximum context length is ", context, " tokens. Your prompt has ",
-                prepared.prompt.size(), " tokens and leaves no room for an answer."),
+                prompt_tokens, " tokens and leaves no room for an answer."),
         "context_length_exceeded");
   }
-  const auto room = static_cast<std::uint32_t>(context - prepared.prompt.size());
+  const auto room = static_cast<std::uint32_t>(context - prompt_tokens);
   return std::min(room, prepared.sampling.max_tokens.value_or(options_.default_max_tokens));
 }
 

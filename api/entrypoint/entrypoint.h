@@ -83,7 +83,9 @@ class Entrypoint {
   void answer(const std::string& request_id, const absl::StatusOr<std::string>& body);
   void admit(const std::string& request_id, absl::StatusOr<recipe::PreparedRequest> prepared);
   absl::Status check_capacity(std::size_t prompt_tokens, std::uint32_t max_new_tokens) const;
-  absl::StatusOr<std::uint32_t> output_limit(const recipe::PreparedRequest& prepared) const;
+  absl::StatusOr<std::vector<EngineChoice>> choices_of(const recipe::PreparedRequest& prepared);
+  absl::StatusOr<std::uint32_t> output_limit(const recipe::PreparedRequest& prepared,
+                                             std::size_t prompt_tokens) const;
   void refuse(const Client& client, Refusal reason, const absl::Status& status) const;
   absl::Status readiness() const;
   void check_drained();

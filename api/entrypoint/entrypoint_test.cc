@@ -322,6 +322,65 @@ TEST(Entrypoint, AClientThatHangsUpIsCancelledEverywhereWithinASecond) {
   EXPECT_EQ(cluster.worker("prefill-0").open_exports(), 0);
 }
 
+TEST(Entrypoint, ChoicesAreRequestsOfTheirOwnWithTheirOwnSeeds) {
+  FakeCluster cluster;
+  cluster.start_workers();
+  const HttpResponse response =
+      post(cluster, "/v1/completions", raw_request(10, R"(,"n":3,"seed":41)"));
+  ASSERT_EQ(response.status, 200) << response.body;
+  const Json body = *parse_json(response.body);
+  ASSERT_EQ(body["choices"].size(), 3u);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(body["choices"][i]["index"], i);
+    EXPECT_EQ(body["choices"][i]["text"], text_behind(kPromptTokens, 10));
+  }
+  EXPECT_EQ(body["usage"]["prompt_tokens"], 3);
+  EXPECT_EQ(body["usage"]["completion_tokens"], 30);
+  EXPECT_EQ(cluster.worker("decode-0").seeds(), (std::multiset<std::uint64_t>{41, 42, 43}));
+  const Received received =
+      stream(cluster, "/v1/completions", raw_request(10, R"(,"n":3,"stream":true)"));
+  std::map<int, std::string> texts;
+  int ends = 0;
+  for (const std::string& data : received.data) {
+    if (data == "[DONE]") continue;
+    const Json choice = (*parse_json(data))["choices"][0];
+    texts[choice["index"].get<int>()] += choice["text"].get<std::string>();
+    if (!choice["finish_reason"].is_null()) ++ends;
+  }
+  EXPECT_EQ(ends, 3);
+  EXPECT_EQ(texts.size(), 3u);
+  for (const auto& [index, text] : texts) EXPECT_EQ(text, text_behind(kPromptTokens, 10)) << index;
+}
+
+TEST(Entrypoint, AClientThatLeavesTakesAllChoicesAlong) {
+  FakeCluster cluster;
+  cluster.start_workers();
+  cluster.worker("decode-0").token_delay = 20ms;
+  stream(cluster, "/v1/completions", raw_request(2000, R"(,"n":4,"stream":true)"),
+         [](const std::string& so_far) { return so_far.size() < 4000; });
+  EXPECT_TRUE(eventually([&] { return cluster.worker("decode-0").running() == 0; }, 1000ms));
+  EXPECT_EQ(cluster.metric("millrace_requests_total{outcome=\"cancelled\"}"), 4);
+}
+
+TEST(Entrypoint, AChoiceThatFailsFailsTheAnswer) {
+  FakeCluster cluster({.request_deadline = 300ms});
+  cluster.start_workers();
+  cluster.worker("decode-0").token_delay = 10'000ms;
+  const HttpResponse response = post(cluster, "/v1/completions", raw_request(50, R"(,"n":3)"));
+  EXPECT_EQ(response.status, 504);
+  EXPECT_EQ(error_of(response)["type"], "timeout_error");
+  EXPECT_TRUE(eventually([&] { return cluster.worker("decode-0").running() == 0; }));
+  EXPECT_EQ(cluster.metric("millrace_requests_total{outcome=\"deadline\"}"), 1);
+  EXPECT_EQ(cluster.metric("millrace_requests_total{outcome=\"cancelled\"}"), 2);
+}
+
+TEST(Entrypoint, MoreChoicesThanTheQueueHoldsAreRefused) {
+  FakeCluster cluster({.max_queue = 3});
+  cluster.start_workers();
+  EXPECT_EQ(post(cluster, "/v1/completions", raw_request(5, R"(,"n":4)")).status, 429);
+  EXPECT_EQ(post(cluster, "/v1/completions", raw_request(5, R"(,"n":3)")).status, 200);
+}
+
 TEST(Entrypoint, AStopStringEndsTheAnswerAndTheEnginesWork) {
   FakeCluster cluster;
   cluster.start_workers();

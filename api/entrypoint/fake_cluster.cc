@@ -116,6 +116,10 @@ struct FakeWorker::Impl final : proto::v1::Engine::Service {
         return;
       }
       ++running;
+      {
+        const std::lock_guard seeds_lock(seeds_mutex);
+        seeds.insert(message.sampling().seed());
+      }
       requests.push_back({message.key(), static_cast<std::uint32_t>(message.tokens_size()),
                           message.prompt_tokens() + message.sampling().max_new_tokens(),
                           Clock::now() + owner->token_delay.load()});
@@ -203,6 +207,8 @@ struct FakeWorker::Impl final : proto::v1::Engine::Service {
   std::vector<TokenId> letters;
   std::atomic<int> running = 0;
   std::atomic<int> starts = 0;
+  mutable std::mutex seeds_mutex;
+  std::multiset<std::uint64_t> seeds;
   std::unique_ptr<grpc::Server> server;
   std::string address;
 };
@@ -234,6 +240,10 @@ FakeWorker::~FakeWorker() {
 const std::string& FakeWorker::address() const { return impl_->address; }
 int FakeWorker::running() const { return impl_->running; }
 int FakeWorker::starts() const { return impl_->starts; }
+std::multiset<std::uint64_t> FakeWorker::seeds() const {
+  const std::lock_guard lock(impl_->seeds_mutex);
+  return impl_->seeds;
+}
 int FakeWorker::open_exports() const {
   const std::lock_guard lock(Impl::exports_mutex());
   int count = 0;

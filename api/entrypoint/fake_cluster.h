@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 
@@ -37,8 +38,9 @@ class FakeWorker {
   /// Requests that run here now, and hand-overs that nobody has fetched or cancelled.
   int running() const;
   int open_exports() const;
-  /// Starts since the beginning.
+  /// Starts since the beginning, and their seeds, sorted.
   int starts() const;
+  std::multiset<std::uint64_t> seeds() const;
 
  private:
   struct Impl;

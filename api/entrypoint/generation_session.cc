@@ -39,42 +39,66 @@ GenerationSession::GenerationSession(const SessionContext& context, recipe::Prep
       encoder_(std::move(request.encoder)),
       is_streamed_(request.is_streamed),
       client_(std::move(client)),
-      parser_(*context.deployment.tokenizer, context.deployment.control,
-              std::move(request.parsing)) {
+      open_choices_(request.choice_count()) {
+  for (std::size_t i = 0; i < open_choices_; ++i) {
+    choices_.emplace_back(context.deployment, request.parsing).collected.output.choice =
+        static_cast<std::uint32_t>(i);
+  }
   usage_.prompt_tokens = static_cast<std::uint32_t>(request.prompt.size());
+  for (const std::vector<TokenId>& prompt : request.further_prompts) {
+    usage_.prompt_tokens += static_cast<std::uint32_t>(prompt.size());
+  }
   if (is_streamed_) arm_keep_alive();
 }
 
 std::optional<Outcome> GenerationSession::deliver(
-    const std::vector<recipe::GeneratedToken>& tokens) {
+    std::uint32_t choice, const std::vector<recipe::GeneratedToken>& tokens) {
+  ChoiceState& state = choices_[choice];
   recipe::OutputDelta delta;
+  delta.choice = choice;
   for (const recipe::GeneratedToken& token : tokens) {
-    if (parser_.is_done()) break;
-    parser_.push(token, delta);
+    if (state.parser.is_done()) break;
+    state.parser.push(token, delta);
     ++usage_.completion_tokens;
   }
-  usage_.reasoning_tokens = parser_.reasoning_tokens();
+  usage_.reasoning_tokens += state.parser.reasoning_tokens() - state.reasoning_tokens;
+  state.reasoning_tokens = state.parser.reasoning_tokens();
   send(std::move(delta));
-  if (!parser_.is_done()) return std::nullopt;
-  return complete(recipe::FinishReason::kStop);
+  if (!state.parser.is_done()) return std::nullopt;
+  return complete(choice, recipe::FinishReason::kStop);
 }
 
-Outcome GenerationSession::complete(recipe::FinishReason reason) {
+Outcome GenerationSession::complete(std::uint32_t choice, recipe::FinishReason reason) {
+  ChoiceState& state = choices_[choice];
   recipe::OutputDelta rest;
-  reason = parser_.finish(reason, rest);
-  context_.metrics.call_failed(parser_.problem());
+  rest.choice = choice;
+  reason = state.parser.finish(reason, rest);
+  context_.metrics.call_failed(state.parser.problem());
   send(std::move(rest));
-  const recipe::Ending ending(reason, parser_.matched_stop());
+  recipe::Ending ending(reason, state.parser.matched_stop());
+  ending.choice = choice;
+  const Outcome outcome = outcome_of(ending);
+  const bool is_last = --open_choices_ == 0;
   if (is_streamed_) {
     begin_events();
-    client_.writer->write(encoder_->finish(ending, usage_));
-    client_.writer->finish_stream();
+    client_.writer->write(is_last ? encoder_->finish(ending, usage_)
+                                  : encoder_->end_choice(ending));
+    if (is_last) client_.writer->finish_stream();
   } else {
-    common::http::ServerReply reply;
-    reply.body = encoder_->complete(output_, ending, usage_);
-    client_.writer->respond(std::move(reply));
+    state.collected.ending = std::move(ending);
+    if (is_last) respond();
   }
-  return outcome_of(ending);
+  return outcome;
+}
+
+/// Every choice has ended: the whole answer.
+void GenerationSession::respond() {
+  std::vector<recipe::Choice> choices;
+  choices.reserve(choices_.size());
+  for (ChoiceState& choice : choices_) choices.push_back(std::move(choice.collected));
+  common::http::ServerReply reply;
+  reply.body = encoder_->complete(choices, usage_);
+  client_.writer->respond(std::move(reply));
 }
 
 void GenerationSession::fail(const absl::Status& status) {
@@ -107,13 +131,14 @@ void GenerationSession::send(recipe::OutputDelta delta) {
     client_.writer->write(events);
     return;
   }
-  output_.reasoning += delta.reasoning;
-  output_.text += delta.text;
+  recipe::OutputDelta& output = choices_[delta.choice].collected.output;
+  output.reasoning += delta.reasoning;
+  output.text += delta.text;
   std::move(delta.text_tokens.begin(), delta.text_tokens.end(),
-            std::back_inserter(output_.text_tokens));
+            std::back_inserter(output.text_tokens));
   std::move(delta.tool_events.begin(), delta.tool_events.end(),
-            std::back_inserter(output_.tool_events));
-  output_.ids.insert(output_.ids.end(), delta.ids.begin(), delta.ids.end());
+            std::back_inserter(output.tool_events));
+  output.ids.insert(output.ids.end(), delta.ids.begin(), delta.ids.end());
 }
 
 void GenerationSession::arm_keep_alive() {

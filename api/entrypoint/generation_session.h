@@ -1,6 +1,9 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -35,33 +38,45 @@ struct SessionContext {
   std::chrono::milliseconds keep_alive;
 };
 
-/// One client's answer: tokens in, bytes of its protocol out. A stream's head is sent with its
-/// first token, so that a failure before it gets a proper status; when the first token takes long,
-/// the head goes out with a comment, to keep proxies from closing. Belongs to the loop's thread.
+/// One client's answer, of one choice or several: tokens in, bytes of its protocol out. A stream's
+/// head is sent with its first token, so that a failure before it gets a proper status; when the
+/// first token takes long, the head goes out with a comment, to keep proxies from closing. Belongs
+/// to the loop's thread.
 class GenerationSession final : public OutputSink {
  public:
   GenerationSession(const SessionContext& context, recipe::PreparedRequest request, Client client);
 
-  std::optional<Outcome> deliver(const std::vector<recipe::GeneratedToken>& tokens) override;
-  Outcome complete(recipe::FinishReason reason) override;
+  std::optional<Outcome> deliver(std::uint32_t choice,
+                                 const std::vector<recipe::GeneratedToken>& tokens) override;
+  Outcome complete(std::uint32_t choice, recipe::FinishReason reason) override;
   void fail(const absl::Status& status) override;
 
  private:
+  struct ChoiceState {
+    ChoiceState(const recipe::Deployment& deployment, const recipe::ParseOptions& parsing)
+        : parser(*deployment.tokenizer, deployment.control, parsing) {}
+
+    recipe::OutputParser parser;
+    recipe::Choice collected;  // of an answer that is not streamed
+    std::uint32_t reasoning_tokens = 0;
+  };
+
   void begin_stream();
   void begin_events();
   void send(recipe::OutputDelta delta);
+  void respond();
   void arm_keep_alive();
 
   const SessionContext context_;
   std::unique_ptr<recipe::ResponseEncoder> encoder_;
   const bool is_streamed_;
   const Client client_;
-  recipe::OutputParser parser_;
+  std::deque<ChoiceState> choices_;  // which do not move
+  std::size_t open_choices_;
   recipe::Usage usage_;
-  recipe::OutputDelta output_;  // of an answer that is not streamed
-  bool has_head_ = false;       // of a stream: HTTP head sent
-  bool has_events_ = false;     // of a stream: its opening events sent
-  bool is_quiet_ = false;       // nothing was written since the keep-alive timer was set
+  bool has_head_ = false;    // of a stream: HTTP head sent
+  bool has_events_ = false;  // of a stream: its opening events sent
+  bool is_quiet_ = false;    // nothing was written since the keep-alive timer was set
   common::http::EventLoop::Timer keep_alive_timer_;
 };
 

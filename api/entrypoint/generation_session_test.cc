@@ -77,9 +77,9 @@ constexpr const char* kTool = R"(,"tools":[{"type":"function","function":{"name"
 
 TEST_F(GenerationSessionTest, ACallEndsTheAnswerAsToolCalls) {
   const auto session = chat(kTool);
-  EXPECT_EQ(session->deliver(tokens("<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"f\">")),
+  EXPECT_EQ(session->deliver(0, tokens("<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"f\">")),
             std::nullopt);
-  EXPECT_EQ(session->deliver(tokens("</｜DSML｜ invoke></｜DSML｜ calls> more")),
+  EXPECT_EQ(session->deliver(0, tokens("</｜DSML｜ invoke></｜DSML｜ calls> more")),
             Outcome::kToolCalls);
   EXPECT_EQ((*parse_json(answer().reply.body))["choices"][0]["finish_reason"], "tool_calls");
   EXPECT_THAT(metrics(), HasSubstr("millrace_tool_call_problems_total{reason=\"stray_text\"} 0\n"));
@@ -88,7 +88,7 @@ TEST_F(GenerationSessionTest, ACallEndsTheAnswerAsToolCalls) {
 TEST_F(GenerationSessionTest, ABrokenCallIsCountedByItsProblem) {
   const auto session = chat(kTool);
   EXPECT_EQ(session->deliver(
-                tokens("<｜DSML｜ calls><｜DSML｜ invoke name=\"f\">city=x</｜DSML｜ invoke>")),
+                0, tokens("<｜DSML｜ calls><｜DSML｜ invoke name=\"f\">city=x</｜DSML｜ invoke>")),
             Outcome::kLength);
   EXPECT_EQ((*parse_json(answer().reply.body))["choices"][0]["finish_reason"], "length");
   EXPECT_THAT(metrics(), HasSubstr("millrace_tool_call_problems_total{reason=\"stray_text\"} 1\n"));
@@ -96,14 +96,35 @@ TEST_F(GenerationSessionTest, ABrokenCallIsCountedByItsProblem) {
 
 TEST_F(GenerationSessionTest, AStopStringIsToldFromTheEnginesEnd) {
   const auto stopped = message(R"(,"stop_sequences":["END"])");
-  EXPECT_EQ(stopped->deliver(tokens("so END it")), Outcome::kStopString);
+  EXPECT_EQ(stopped->deliver(0, tokens("so END it")), Outcome::kStopString);
   const Json body = *parse_json(answer().reply.body);
   EXPECT_EQ(body["stop_reason"], "stop_sequence");
   EXPECT_EQ(body["stop_sequence"], "END");
   const auto ended = message("");
-  EXPECT_EQ(ended->deliver(tokens("so")), std::nullopt);
-  EXPECT_EQ(ended->complete(recipe::FinishReason::kStop), Outcome::kStop);
+  EXPECT_EQ(ended->deliver(0, tokens("so")), std::nullopt);
+  EXPECT_EQ(ended->complete(0, recipe::FinishReason::kStop), Outcome::kStop);
   EXPECT_EQ((*parse_json(answer().reply.body))["stop_reason"], "end_turn");
+}
+
+TEST_F(GenerationSessionTest, ChoicesAreParsedApartAndAnsweredTogether) {
+  const auto session = chat(R"(,"n":2,"stop":["END"],"thinking":{"type":"enabled"})");
+  EXPECT_EQ(session->deliver(1, tokens("why</think>b")), std::nullopt);
+  EXPECT_EQ(session->deliver(0, tokens("how so</think>a")), std::nullopt);
+  EXPECT_EQ(session->deliver(1, tokens(" END")), Outcome::kStopString);
+  EXPECT_EQ(answer().reply.body, "");
+  EXPECT_EQ(session->complete(0, recipe::FinishReason::kLength), Outcome::kLength);
+  const Json body = *parse_json(answer().reply.body);
+  ASSERT_EQ(body["choices"].size(), 2u);
+  EXPECT_EQ(body["choices"][0]["index"], 0);
+  EXPECT_EQ(body["choices"][0]["message"]["reasoning_content"], "how so");
+  EXPECT_EQ(body["choices"][0]["message"]["content"], "a");
+  EXPECT_EQ(body["choices"][0]["finish_reason"], "length");
+  EXPECT_EQ(body["choices"][1]["index"], 1);
+  EXPECT_EQ(body["choices"][1]["message"]["reasoning_content"], "why");
+  EXPECT_EQ(body["choices"][1]["message"]["content"], "b ");
+  EXPECT_EQ(body["choices"][1]["finish_reason"], "stop");
+  const std::size_t reasoning = tokens("why</think>").size() + tokens("how so</think>").size();
+  EXPECT_EQ(body["usage"]["completion_tokens_details"]["reasoning_tokens"], reasoning);
 }
 
 TEST_F(GenerationSessionTest, AFailureHasTheProtocolsForm) {
@@ -113,7 +134,7 @@ TEST_F(GenerationSessionTest, AFailureHasTheProtocolsForm) {
             R"({"type":"error","error":{"type":"overloaded_error","message":"no engine"},)"
             R"("request_id":"7"})");
   const auto begun = message(R"(,"stream":true)");
-  begun->deliver(tokens("so"));
+  begun->deliver(0, tokens("so"));
   begun->fail(absl::InternalError("lost"));
   EXPECT_TRUE(answer().is_finished);
   EXPECT_THAT(answer().stream,

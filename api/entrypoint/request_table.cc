@@ -30,23 +30,32 @@ dataplane::routing::RequestSize request_size(std::uint64_t tokens, std::uint64_t
   return {.tokens = tokens, .kv_blocks = (longest + kBlockTokens - 1) / kBlockTokens};
 }
 
+/// What the choices of a request share.
+struct RequestTable::Request {
+  std::string id;
+  std::unique_ptr<OutputSink> sink;
+  std::vector<Order> open;  // choices that have not ended
+};
+
 struct RequestTable::Entry {
-  Entry(const EngineRequest& request, std::unique_ptr<OutputSink> output)
-      : request_id(request.request_id),
-        flow(request.prompt, request.max_new_tokens),
-        sampling(to_sampling_state(request.sampling, request.seed, request.max_new_tokens)),
-        sink(std::move(output)),
-        arrival(request.arrival),
-        deadline(request.deadline) {}
+  Entry(Request& owner, std::uint32_t index, EngineChoice what, const EngineRequest& how)
+      : request(owner),
+        choice(index),
+        request_id(index == 0 ? owner.id : str_cat(owner.id, ".", index)),
+        flow(std::move(what.prompt), what.max_new_tokens),
+        sampling(to_sampling_state(how.sampling, what.seed, what.max_new_tokens)),
+        arrival(how.arrival),
+        deadline(how.deadline) {}
 
   std::chrono::milliseconds time_left() const {
     return std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
   }
 
-  const std::string request_id;
+  Request& request;
+  const std::uint32_t choice;
+  const std::string request_id;  // of the choice: the engines' key
   RequestFlow flow;
   const proto::v1::SamplingState sampling;
-  std::unique_ptr<OutputSink> sink;
   const TimePoint arrival;
   const TimePoint deadline;
   TimePoint first_token;
@@ -66,29 +75,39 @@ RequestTable::RequestTable(common::http::EventLoop& loop, Logger log,
 
 RequestTable::~RequestTable() = default;
 
-void RequestTable::add(const EngineRequest& request, std::unique_ptr<OutputSink> sink) {
-  const Order order = next_order_++;
-  metrics_.prompt(request.prompt.size());
-  auto entry = std::make_unique<Entry>(request, std::move(sink));
-  entry->deadline_timer = loop_.after(entry->deadline - Clock::now(), [this, order] {
-    apply(order, flow_event::DeadlinePassed{});
-  });
-  const bool is_new = order_of_.emplace(request.request_id, order).second;
+void RequestTable::add(EngineRequest request, std::unique_ptr<OutputSink> sink) {
+  CHECK(!request.choices.empty());
+  auto made = std::make_unique<Request>(Request{request.request_id, std::move(sink), {}});
+  const auto [place, is_new] = requests_.emplace(request.request_id, std::move(made));
   CHECK(is_new, "request ids are unique");
-  update_waiting(*entries_.emplace(order, std::move(entry)).first->second);
-  unassigned_.insert(order);
+  Request& owner = *place->second;
+  for (std::uint32_t i = 0; i < request.choices.size(); ++i) {
+    const Order order = next_order_++;
+    metrics_.prompt(request.choices[i].prompt.size());
+    auto entry = std::make_unique<Entry>(owner, i, std::move(request.choices[i]), request);
+    entry->deadline_timer = loop_.after(entry->deadline - Clock::now(), [this, order] {
+      apply(order, flow_event::DeadlinePassed{});
+    });
+    owner.open.push_back(order);
+    order_of_.emplace(entry->request_id, order);
+    update_waiting(*entries_.emplace(order, std::move(entry)).first->second);
+    unassigned_.insert(order);
+  }
   dispatch();
 }
 
 void RequestTable::cancel(const std::string& request_id) {
-  const auto it = order_of_.find(request_id);
-  if (it == order_of_.end()) return;
-  const Order order = it->second;
-  Entry& entry = *entries_.at(order);
-  for (const FlowCommand& command : entry.flow.on_event(flow_event::Cancelled{}, Clock::now())) {
-    run(entry, command);
+  const auto it = requests_.find(request_id);
+  if (it == requests_.end()) return;
+  // A copy: the last one that ends takes the request with it.
+  const std::vector<Order> orders = it->second->open;
+  for (const Order order : orders) {
+    Entry& entry = *entries_.at(order);
+    for (const FlowCommand& command : entry.flow.on_event(flow_event::Cancelled{}, Clock::now())) {
+      run(entry, command);
+    }
+    finish(order, Outcome::kCancelled);
   }
-  finish(order, Outcome::kCancelled);
 }
 
 void RequestTable::on_events(const std::string& worker_id, const proto::v1::EngineEvents& events) {
@@ -151,18 +170,19 @@ std::optional<Outcome> RequestTable::run(Entry& entry, const FlowCommand& comman
       metrics_.first_token(entry.first_token - entry.arrival);
     }
     metrics_.generated(output->tokens.size());
-    const std::optional<Outcome> outcome = entry.sink->deliver(output->tokens);
+    const std::optional<Outcome> outcome =
+        entry.request.sink->deliver(entry.choice, output->tokens);
     if (!outcome) return std::nullopt;
     for (const FlowCommand& last : entry.flow.on_event(flow_event::Cancelled{}, Clock::now())) {
       run(entry, last);
     }
     return outcome;
   } else if (const auto* complete = std::get_if<Complete>(&command)) {
-    return entry.sink->complete(complete->reason);
+    return entry.request.sink->complete(entry.choice, complete->reason);
   } else if (const auto* failure = std::get_if<Fail>(&command)) {
     log_.warn("request_failed",
               {{"request_id", entry.request_id}, {"status", failure->status.ToString()}});
-    entry.sink->fail(failure->status);
+    entry.request.sink->fail(failure->status);
     return outcome_of(failure->status);
   } else if (const auto* reroute = std::get_if<Rerouted>(&command)) {
     metrics_.rerouted(reroute->reason);
@@ -173,6 +193,7 @@ std::optional<Outcome> RequestTable::run(Entry& entry, const FlowCommand& comman
   return std::nullopt;
 }
 
+/// A choice is over; a failure takes its siblings along.
 void RequestTable::finish(Order order, Outcome outcome) {
   const auto it = entries_.find(order);
   // Out of the table before anything else: what follows may look at it.
@@ -180,11 +201,18 @@ void RequestTable::finish(Order order, Outcome outcome) {
   entries_.erase(it);
   order_of_.erase(entry->request_id);
   unassigned_.erase(order);
+  Request& request = entry->request;
+  std::erase(request.open, order);
   if (entry->is_counted_waiting) --waiting_for_first_token_;
   metrics_.ended(outcome);
   metrics_.set_requests(waiting_for_first_token_, entries_.size() - waiting_for_first_token_);
   const std::uint32_t count = entry->flow.delivered();
   if (count > 1) metrics_.per_token((entry->last_token - entry->first_token) / (count - 1));
+  if (request.open.empty()) {
+    requests_.erase(requests_.find(request.id));
+  } else if (outcome == Outcome::kError || outcome == Outcome::kDeadline) {
+    cancel(request.id);
+  }
   on_change_();
 }
 
@@ -233,7 +261,7 @@ bool RequestTable::try_assign(Order order, bool& prefill_is_full) {
     case Capacity::kNoEngine:
       return false;
     case Capacity::kNever:
-      entry.sink->fail(absl::InvalidArgumentError(
+      entry.request.sink->fail(absl::InvalidArgumentError(
           str_cat("a prompt of ", entry.flow.prompt_tokens(), " tokens and up to ",
                   entry.flow.max_new_tokens(), " new ones do not fit the engines' KV memory")));
       finish(order, Outcome::kError);

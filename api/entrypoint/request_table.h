@@ -19,25 +19,32 @@
 
 namespace millrace::api::entrypoint {
 
-/// Where a request's output goes. Destroyed by the table when the request is over.
+/// Where the output of a request's choices goes. Destroyed by the table when the request is over.
 class OutputSink {
  public:
   virtual ~OutputSink() = default;
-  /// How the answer ended when it wants no more tokens (a stop string was found, or the tool calls
-  /// are over): it is finished then, and nothing else is called. Otherwise nullopt.
-  virtual std::optional<Outcome> deliver(const std::vector<recipe::GeneratedToken>& tokens) = 0;
-  /// The engine generates no more, for its reason; how the answer ended.
-  virtual Outcome complete(recipe::FinishReason reason) = 0;
+  /// How the choice ended when it wants no more tokens (a stop string was found, or the tool calls
+  /// are over): it is finished then, and nothing else is called for it. Otherwise nullopt.
+  virtual std::optional<Outcome> deliver(std::uint32_t choice,
+                                         const std::vector<recipe::GeneratedToken>& tokens) = 0;
+  /// The engine generates no more, for its reason; how the choice ended.
+  virtual Outcome complete(std::uint32_t choice, recipe::FinishReason reason) = 0;
+  /// A choice failed, and with it the request: nothing else is called.
   virtual void fail(const absl::Status& status) = 0;
+};
+
+/// One of a request's answers, which the engines see as a request of its own.
+struct EngineChoice {
+  std::vector<TokenId> prompt;
+  std::uint64_t seed = 0;
+  std::uint32_t max_new_tokens = 1;
 };
 
 /// What a request needs of the engines.
 struct EngineRequest {
   std::string request_id;
-  std::vector<TokenId> prompt;
+  std::vector<EngineChoice> choices;  ///< at least one
   recipe::Sampling sampling;
-  std::uint64_t seed = 0;
-  std::uint32_t max_new_tokens = 1;
   TimePoint arrival;
   TimePoint deadline;
 };
@@ -47,8 +54,9 @@ dataplane::routing::RequestSize request_size(std::uint64_t tokens, std::uint64_t
                                              admin::WorkerRole role);
 
 /// All accepted requests: first in, first out to the workers, events to the requests they belong
-/// to, tokens to the sinks. Every request ends exactly once: complete, failed (its deadline at the
-/// latest) or cancelled. Belongs to the loop's thread.
+/// to, tokens to the sinks. Every choice of a request ends exactly once: complete, failed (its
+/// deadline at the latest) or cancelled; when one fails, its siblings are cancelled. Sizes and
+/// metrics count choices. Belongs to the loop's thread.
 class RequestTable {
  public:
   /// All borrowed. `on_change` is called after requests ended.
@@ -56,7 +64,7 @@ class RequestTable {
                EnginePool& pool, std::function<void()> on_change);
   ~RequestTable();
 
-  void add(const EngineRequest& request, std::unique_ptr<OutputSink> sink);
+  void add(EngineRequest request, std::unique_ptr<OutputSink> sink);
 
   /// The client has gone: ends the request everywhere and destroys its sink.
   void cancel(const std::string& request_id);
@@ -67,10 +75,11 @@ class RequestTable {
   void dispatch();
 
   std::size_t size() const { return entries_.size(); }
-  /// Requests that have no token yet.
+  /// Choices that have no token yet.
   std::size_t waiting() const { return waiting_for_first_token_; }
 
  private:
+  struct Request;
   struct Entry;
   using Order = std::uint64_t;  // of arrival
 
@@ -88,8 +97,9 @@ class RequestTable {
   EnginePool& pool_;
   const std::function<void()> on_change_;
   Order next_order_ = 1;
-  std::map<Order, std::unique_ptr<Entry>> entries_;
-  std::unordered_map<std::string, Order> order_of_;
+  std::unordered_map<std::string, std::unique_ptr<Request>> requests_;  // by id
+  std::map<Order, std::unique_ptr<Entry>> entries_;                     // their choices
+  std::unordered_map<std::string, Order> order_of_;                     // by the choice's id
   std::set<Order> unassigned_;  // want a worker, now or after a back-off
   std::size_t waiting_for_first_token_ = 0;
   common::http::EventLoop::Timer retry_;

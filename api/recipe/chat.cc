@@ -19,24 +19,30 @@ class ChatEncoder final : public ResponseEncoder {
     bool has_reasoning = false;
     bool return_logprobs = false;
     bool include_usage = false;
+    std::uint32_t choices = 1;
   };
   ChatEncoder(const Deployment& deployment, const AnswerIdentity& identity, Options options)
       : deployment_(deployment),
         request_id_(identity.request_id),
         id_("chatcmpl-" + identity.request_id),
         created_(identity.created_seconds),
-        options_(options) {}
+        options_(options),
+        streamed_calls_(options.choices) {}
 
   std::string begin() override {
-    Json delta = Json::object();
-    delta["role"] = "assistant";
-    if (options_.has_reasoning) {
-      delta["content"] = nullptr;
-      delta["reasoning_content"] = "";
-    } else {
-      delta["content"] = "";
+    std::string events;
+    for (std::uint32_t index = 0; index < options_.choices; ++index) {
+      Json delta = Json::object();
+      delta["role"] = "assistant";
+      if (options_.has_reasoning) {
+        delta["content"] = nullptr;
+        delta["reasoning_content"] = "";
+      } else {
+        delta["content"] = "";
+      }
+      events += data_event(chunk(index, std::move(delta)));
     }
-    return data_event(chunk(std::move(delta)));
+    return events;
   }
 
   std::string delta(const OutputDelta& output) override {
@@ -45,31 +51,29 @@ class ChatEncoder final : public ResponseEncoder {
       Json delta = Json::object();
       delta["content"] = nullptr;
       delta["reasoning_content"] = output.reasoning;
-      events += data_event(chunk(std::move(delta)));
+      events += data_event(chunk(output.choice, std::move(delta)));
     }
     if (!output.text.empty() || !output.text_tokens.empty()) {
       Json delta = Json::object();
       delta["content"] = output.text;
       if (options_.has_reasoning) delta["reasoning_content"] = nullptr;
-      Json value = chunk(std::move(delta));
+      Json value = chunk(output.choice, std::move(delta));
       value["choices"][0]["logprobs"] = logprobs(output.text_tokens);
       events += data_event(value);
     }
     for (const ToolEvent& event : output.tool_events) {
       if (event.kind == ToolEvent::Kind::kEnd) continue;
       Json delta = Json::object();
-      delta["tool_calls"].push_back(call_delta(event));
-      events += data_event(chunk(std::move(delta)));
+      delta["tool_calls"].push_back(call_delta(output.choice, event));
+      events += data_event(chunk(output.choice, std::move(delta)));
     }
     return events;
   }
 
+  std::string end_choice(const Ending& ending) override { return data_event(last_chunk(ending)); }
+
   std::string finish(const Ending& ending, const Usage& usage) override {
-    Json delta = Json::object();
-    delta["content"] = "";
-    if (options_.has_reasoning) delta["reasoning_content"] = nullptr;
-    Json last = chunk(std::move(delta));
-    last["choices"][0]["finish_reason"] = finish_reason_name(ending.reason);
+    Json last = last_chunk(ending);
     if (deployment_.usage_form == UsageForm::kFinishingChunk) last["usage"] = usage_json(usage);
     std::string events = data_event(last);
     if (options_.include_usage && deployment_.usage_form == UsageForm::kSeparateChunk) {
@@ -85,40 +89,34 @@ class ChatEncoder final : public ResponseEncoder {
     return str_cat("data: ", error_body(error), "\n\n");
   }
 
-  std::string complete(const OutputDelta& output, const Ending& ending,
-                       const Usage& usage) override {
-    Json message = Json::object();
-    message["role"] = "assistant";
-    Json calls = complete_calls(output.tool_events);
-    const bool has_calls = !calls.empty();
-    message["content"] = has_calls && output.text.empty() ? Json() : Json(output.text);
-    if (options_.has_reasoning) message["reasoning_content"] = output.reasoning;
-    if (has_calls) message["tool_calls"] = std::move(calls);
-    Json choice = Json::object();
-    choice["index"] = 0;
-    choice["message"] = std::move(message);
-    choice["logprobs"] = logprobs(output.text_tokens);
-    choice["finish_reason"] = finish_reason_name(ending.reason);
+  std::string complete(const std::vector<Choice>& choices, const Usage& usage) override {
     Json body = head("chat.completion");
-    body["choices"].push_back(std::move(choice));
+    for (std::size_t i = 0; i < choices.size(); ++i) {
+      body["choices"].push_back(complete_choice(i, choices[i].output, choices[i].ending));
+    }
     body["usage"] = usage_json(usage);
     return dump_json(body);
   }
 
  private:
-  std::string call_id(int index) const { return str_cat("call_", request_id_, "_", index); }
+  /// Unique over all choices of an answer.
+  std::string call_id(std::size_t choice, std::size_t index) const {
+    return choice == 0 ? str_cat("call_", request_id_, "_", index)
+                       : str_cat("call_", request_id_, "_", choice, "_", index);
+  }
 
   /// The name comes once, with an empty text of arguments; then pieces of that text.
-  Json call_delta(const ToolEvent& event) {
+  Json call_delta(std::uint32_t choice, const ToolEvent& event) {
+    std::size_t& begun = streamed_calls_[choice];
     Json call = Json::object();
     if (event.kind == ToolEvent::Kind::kArguments) {
-      call["index"] = call_index_;
+      call["index"] = begun - 1;
       call["function"]["arguments"] = event.text;
       return call;
     }
-    ++call_index_;
-    call["index"] = call_index_;
-    call["id"] = call_id(call_index_);
+    call["index"] = begun;
+    call["id"] = call_id(choice, begun);
+    ++begun;
     call["type"] = "function";
     call["function"]["name"] = event.text;
     call["function"]["arguments"] = "";
@@ -126,7 +124,7 @@ class ChatEncoder final : public ResponseEncoder {
   }
 
   /// Calls that ended; one that was cut off is left out.
-  Json complete_calls(const std::vector<ToolEvent>& events) const {
+  Json complete_calls(std::size_t choice, const std::vector<ToolEvent>& events) const {
     Json calls = Json::array();
     Json function = Json::object();
     std::string arguments;
@@ -142,7 +140,7 @@ class ChatEncoder final : public ResponseEncoder {
         case ToolEvent::Kind::kEnd:
           function["arguments"] = arguments;
           Json call = Json::object();
-          call["id"] = call_id(static_cast<int>(calls.size()));
+          call["id"] = call_id(choice, calls.size());
           call["type"] = "function";
           call["function"] = function;
           calls.push_back(std::move(call));
@@ -150,6 +148,22 @@ class ChatEncoder final : public ResponseEncoder {
       }
     }
     return calls;
+  }
+
+  Json complete_choice(std::size_t index, const OutputDelta& output, const Ending& ending) const {
+    Json message = Json::object();
+    message["role"] = "assistant";
+    Json calls = complete_calls(index, output.tool_events);
+    const bool has_calls = !calls.empty();
+    message["content"] = has_calls && output.text.empty() ? Json() : Json(output.text);
+    if (options_.has_reasoning) message["reasoning_content"] = output.reasoning;
+    if (has_calls) message["tool_calls"] = std::move(calls);
+    Json choice = Json::object();
+    choice["index"] = index;
+    choice["message"] = std::move(message);
+    choice["logprobs"] = logprobs(output.text_tokens);
+    choice["finish_reason"] = finish_reason_name(ending.reason);
+    return choice;
   }
 
   Json head(std::string_view object) const {
@@ -162,9 +176,18 @@ class ChatEncoder final : public ResponseEncoder {
     return json;
   }
 
-  Json chunk(Json delta) const {
+  Json last_chunk(const Ending& ending) const {
+    Json delta = Json::object();
+    delta["content"] = "";
+    if (options_.has_reasoning) delta["reasoning_content"] = nullptr;
+    Json last = chunk(ending.choice, std::move(delta));
+    last["choices"][0]["finish_reason"] = finish_reason_name(ending.reason);
+    return last;
+  }
+
+  Json chunk(std::uint32_t index, Json delta) const {
     Json choice = Json::object();
-    choice["index"] = 0;
+    choice["index"] = index;
     choice["delta"] = std::move(delta);
     choice["logprobs"] = nullptr;
     choice["finish_reason"] = nullptr;
@@ -208,7 +231,7 @@ class ChatEncoder final : public ResponseEncoder {
   const std::string id_;
   const std::int64_t created_;
   const Options options_;
-  int call_index_ = -1;  // of the call that is being streamed
+  std::vector<std::size_t> streamed_calls_;  // begun so far, by choice
 };
 
 }  // namespace
@@ -234,7 +257,8 @@ absl::StatusOr<PreparedRequest> prepare_chat(std::string_view body, const Deploy
       deployment, identity,
       ChatEncoder::Options{.has_reasoning = is_thinking,
                            .return_logprobs = request.sampling.return_logprobs,
-                           .include_usage = request.stream.include_usage});
+                           .include_usage = request.stream.include_usage,
+                           .choices = request.sampling.choices});
   prepared.sampling = std::move(request.sampling);
   return prepared;
 }

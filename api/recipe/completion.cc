@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -18,7 +19,14 @@ struct CompletionOptions {
   bool return_logprobs = false;
   bool echo_ids = false;
   bool include_usage = false;
+  std::uint32_t choices = 1;
 };
+
+/// Bytes of UTF-8 that begin a code point.
+std::size_t code_points_begun(std::string_view bytes) {
+  return static_cast<std::size_t>(std::count_if(
+      bytes.begin(), bytes.end(), [](char byte) { return (byte & '\xc0') != '\x80'; }));
+}
 
 /// The Completions form of an answer.
 class CompletionEncoder final : public ResponseEncoder {
@@ -29,13 +37,18 @@ class CompletionEncoder final : public ResponseEncoder {
         id_("cmpl-" + identity.request_id),
         created_(identity.created_seconds),
         options_(options),
-        prompt_(std::move(prompt)) {}
+        prompt_(std::move(prompt)),
+        text_offset_(options.choices) {}
 
   std::string begin() override {
-    if (!options_.echo_ids) return "";
-    Json value = chunk({});
-    value["choices"][0]["prompt_token_ids"] = prompt_;
-    return data_event(value);
+    std::string events;
+    if (!options_.echo_ids) return events;
+    for (std::uint32_t index = 0; index < options_.choices; ++index) {
+      Json value = chunk(nothing_of(index));
+      value["choices"][0]["prompt_token_ids"] = prompt_;
+      events += data_event(value);
+    }
+    return events;
   }
 
   std::string delta(const OutputDelta& output) override {
@@ -44,9 +57,10 @@ class CompletionEncoder final : public ResponseEncoder {
     return data_event(chunk(output));
   }
 
+  std::string end_choice(const Ending& ending) override { return data_event(last_chunk(ending)); }
+
   std::string finish(const Ending& ending, const Usage& usage) override {
-    Json last = chunk({});
-    last["choices"][0]["finish_reason"] = finish_reason_name(ending.reason);
+    Json last = last_chunk(ending);
     if (deployment_.usage_form == UsageForm::kFinishingChunk) last["usage"] = usage_json(usage);
     std::string events = data_event(last);
     if (options_.include_usage && deployment_.usage_form == UsageForm::kSeparateChunk) {
@@ -62,13 +76,14 @@ class CompletionEncoder final : public ResponseEncoder {
     return str_cat("data: ", error_body(error), "\n\n");
   }
 
-  std::string complete(const OutputDelta& output, const Ending& ending,
-                       const Usage& usage) override {
+  std::string complete(const std::vector<Choice>& choices, const Usage& usage) override {
     Json body = head();
-    Json choice = choice_of(output);
-    choice["finish_reason"] = finish_reason_name(ending.reason);
-    if (options_.echo_ids) choice["prompt_token_ids"] = prompt_;
-    body["choices"].push_back(std::move(choice));
+    for (const auto& [output, ending] : choices) {
+      Json choice = choice_of(output);
+      choice["finish_reason"] = finish_reason_name(ending.reason);
+      if (options_.echo_ids) choice["prompt_token_ids"] = prompt_;
+      body["choices"].push_back(std::move(choice));
+    }
     body["usage"] = usage_json(usage);
     return dump_json(body);
   }
@@ -86,12 +101,24 @@ class CompletionEncoder final : public ResponseEncoder {
 
   Json choice_of(const OutputDelta& output) {
     Json choice = Json::object();
-    choice["index"] = 0;
+    choice["index"] = output.choice;
     choice["text"] = output.text;
     choice["logprobs"] = logprobs(output);
     choice["finish_reason"] = nullptr;
     if (options_.echo_ids) choice["token_ids"] = output.ids;
     return choice;
+  }
+
+  static OutputDelta nothing_of(std::uint32_t choice) {
+    OutputDelta nothing;
+    nothing.choice = choice;
+    return nothing;
+  }
+
+  Json last_chunk(const Ending& ending) {
+    Json last = chunk(nothing_of(ending.choice));
+    last["choices"][0]["finish_reason"] = finish_reason_name(ending.reason);
+    return last;
   }
 
   Json chunk(const OutputDelta& output) {
@@ -111,14 +138,18 @@ class CompletionEncoder final : public ResponseEncoder {
       json["tokens"].push_back(token_text(*deployment_.tokenizer, token.id));
       json["token_logprobs"].push_back(token.logprob);
       Json top = Json::object();
-      for (const auto& [id, logprob] : token.top) {
-        // Two tokens may look alike as text (parts of one code point); the likelier is listed.
+      // Two tokens may look alike as text (parts of one code point); the likelier is listed. The
+      // token itself is always there.
+      const auto add = [&](TokenId id, float logprob) {
         const std::string text = token_text(*deployment_.tokenizer, id);
         if (!top.contains(text)) top[text] = logprob;
-      }
+      };
+      for (const auto& [id, logprob] : token.top) add(id, logprob);
+      add(token.id, token.logprob);
       json["top_logprobs"].push_back(std::move(top));
-      json["text_offset"].push_back(text_offset_);
-      text_offset_ += deployment_.tokenizer->token_bytes(token.id).size();
+      std::size_t& offset = text_offset_[output.choice];
+      json["text_offset"].push_back(offset);
+      offset += code_points_begun(deployment_.tokenizer->token_bytes(token.id));
     }
     return json;
   }
@@ -128,7 +159,7 @@ class CompletionEncoder final : public ResponseEncoder {
   const std::int64_t created_;
   const CompletionOptions options_;
   const std::vector<TokenId> prompt_;
-  std::size_t text_offset_ = 0;  // bytes of the answer before the next token
+  std::vector<std::size_t> text_offset_;  // code points before the next token, by choice
 };
 
 absl::StatusOr<std::vector<TokenId>> read_ids(const Json& list, int vocab_size) {
@@ -216,7 +247,8 @@ absl::StatusOr<PreparedRequest> prepare_completion(std::string_view body,
   ASSIGN_OR_RETURN(prepared.prompt, read_prompt(fields, deployment));
   const CompletionOptions options{.return_logprobs = prepared.sampling.return_logprobs,
                                   .echo_ids = echo_ids.value_or(false),
-                                  .include_usage = stream.include_usage};
+                                  .include_usage = stream.include_usage,
+                                  .choices = prepared.sampling.choices};
   prepared.encoder = std::make_unique<CompletionEncoder>(
       deployment, identity, options, options.echo_ids ? prepared.prompt : std::vector<TokenId>());
   return prepared;

@@ -101,7 +101,8 @@ struct Sampling {
   double frequency_penalty = 0;
   double repetition_penalty = 1;
   std::map<TokenId, float> logit_bias;
-  std::optional<std::uint64_t> seed;
+  std::optional<std::uint64_t> seed;  ///< of the first choice; each further one adds 1
+  std::uint32_t choices = 1;          ///< independent answers to the same prompt
   std::vector<std::string> stop;
   std::optional<std::uint32_t> max_tokens;
   bool ignore_eos = false;

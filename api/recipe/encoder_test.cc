@@ -100,7 +100,8 @@ TEST_F(EncoderTest, ChatBodyHasTheFieldsOfTheProtocol) {
   output.text = "A";
   const TokenId a = nano_.ids("A").front();
   output.text_tokens.push_back({a, -0.5f, {{a, -0.5f}}});
-  const Json body = *parse_json(request.encoder->complete(output, FinishReason::kStop, {4, 3, 2}));
+  const Json body =
+      *parse_json(request.encoder->complete({{output, FinishReason::kStop}}, {4, 3, 2}));
   EXPECT_EQ(body["id"], "chatcmpl-id");
   EXPECT_EQ(body["object"], "chat.completion");
   const Json& choice = body["choices"][0];
@@ -112,6 +113,45 @@ TEST_F(EncoderTest, ChatBodyHasTheFieldsOfTheProtocol) {
       parsed(
           R"({"token":"A","logprob":-0.5,"bytes":[65],"top_logprobs":[{"token":"A","logprob":-0.5,"bytes":[65]}]})"));
   EXPECT_EQ(body["usage"]["completion_tokens_details"]["reasoning_tokens"], 2);
+}
+
+TEST_F(EncoderTest, ChoicesOfAChatStreamCarryTheirIndexAndUsageComesOnce) {
+  PreparedRequest request =
+      prepare(prepare_chat,
+              R"("messages":[{"role":"user","content":"q"}],"thinking":{"type":"disabled"},"n":2,
+         "stream":true,"stream_options":{"include_usage":true},
+         "tools":[{"type":"function","function":{"name":"f"}}])");
+  EXPECT_EQ(request.choice_count(), 2u);
+  OutputDelta second;
+  second.choice = 1;
+  second.tool_events = {{ToolEvent::Kind::kBegin, "f"}, {ToolEvent::Kind::kArguments, "{}"}};
+  OutputDelta first;
+  first.tool_events = {{ToolEvent::Kind::kBegin, "f"}};
+  Ending early(FinishReason::kToolCalls);
+  early.choice = 1;
+  const std::vector<Json> stream =
+      events(request.encoder->begin() + request.encoder->delta(second) +
+             request.encoder->delta(first) + request.encoder->end_choice(early) +
+             request.encoder->finish(FinishReason::kLength, {4, 6, 0, 1}));
+  std::string order;
+  for (const Json& event : stream) {
+    if (event.is_object() && !event["choices"].empty()) {
+      order += std::to_string(event["choices"][0]["index"].get<int>());
+    }
+  }
+  EXPECT_EQ(order,
+            "01110"
+            "10");
+  EXPECT_EQ(stream[2]["choices"][0]["delta"]["tool_calls"][0]["id"], "call_id_1_0");
+  EXPECT_EQ(stream[3]["choices"][0]["delta"]["tool_calls"][0]["index"], 0);
+  EXPECT_EQ(stream[4]["choices"][0]["delta"]["tool_calls"][0]["id"], "call_id_0");
+  EXPECT_EQ(stream[5]["choices"][0]["finish_reason"], "tool_calls");
+  EXPECT_EQ(stream[6]["choices"][0]["finish_reason"], "length");
+  EXPECT_EQ(stream[7]["usage"]["total_tokens"], 10);
+  EXPECT_EQ(stream[7]["usage"]["prompt_tokens_details"]["cached_tokens"], 1);
+  EXPECT_EQ(stream[7]["usage"]["prompt_cache_hit_tokens"], 1);
+  EXPECT_EQ(stream[7]["usage"]["prompt_cache_miss_tokens"], 3);
+  EXPECT_EQ(stream[8], "[DONE]");
 }
 
 TEST_F(EncoderTest, AStreamFailsWithOneErrorEventAndNoDone) {
@@ -134,7 +174,7 @@ TEST_F(EncoderTest, CompletionReturnsIdsWhenAskedTo) {
   output.ids = {a, b};
   output.text_tokens = {{a, -0.25f, {{a, -0.25f}, {b, -2.f}}}, {b, -1.f, {{a, -0.5f}, {b, -1.f}}}};
   const Json body =
-      *parse_json(request.encoder->complete(output, FinishReason::kLength, {3, 2, 0}));
+      *parse_json(request.encoder->complete({{output, FinishReason::kLength}}, {3, 2, 0}));
   EXPECT_EQ(body["object"], "text_completion");
   const Json& choice = body["choices"][0];
   EXPECT_EQ(choice["text"], "AB");

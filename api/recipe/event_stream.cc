@@ -12,15 +12,15 @@ std::string named_event(const Json& value) {
 }
 
 Json usage_json(const Usage& usage) {
-  // Nothing is cached between requests yet, so every prompt token is a miss.
   Json json = Json::object();
   json["prompt_tokens"] = usage.prompt_tokens;
   json["completion_tokens"] = usage.completion_tokens;
   json["total_tokens"] = usage.prompt_tokens + usage.completion_tokens;
-  json["prompt_tokens_details"]["cached_tokens"] = 0;
+  json["prompt_tokens_details"]["cached_tokens"] = usage.cached_tokens;
   json["completion_tokens_details"]["reasoning_tokens"] = usage.reasoning_tokens;
-  json["prompt_cache_hit_tokens"] = 0;
-  json["prompt_cache_miss_tokens"] = usage.prompt_tokens;
+  // DeepSeek's names for the same.
+  json["prompt_cache_hit_tokens"] = usage.cached_tokens;
+  json["prompt_cache_miss_tokens"] = usage.prompt_tokens - usage.cached_tokens;
   return json;
 }
 

@@ -226,11 +226,8 @@ absl::StatusOr<Sampling> read_sampling(const Fields& body, int vocab_size) {
   if (seed) sampling.seed = static_cast<std::uint64_t>(*seed);
   ASSIGN_OR_RETURN(const auto ignore_eos, body.boolean("ignore_eos"));
   sampling.ignore_eos = ignore_eos.value_or(false);
-  ASSIGN_OR_RETURN(const auto n, body.integer("n", std::numeric_limits<std::int64_t>::min(),
-                                              std::numeric_limits<std::int64_t>::max()));
-  if (n.value_or(1) != 1) {
-    return field_error("n", "Invalid n value (currently only n = 1 is supported)");
-  }
+  ASSIGN_OR_RETURN(const auto n, body.integer("n", 1, kMaxChoices));
+  sampling.choices = static_cast<std::uint32_t>(n.value_or(1));
   return sampling;
 }
 

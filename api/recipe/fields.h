@@ -54,6 +54,9 @@ absl::Status check_model(const Fields& body, std::string_view served);
 inline constexpr std::size_t kMaxStops = 16;
 inline constexpr std::size_t kMaxStopBytes = 1024;
 
+/// Answers to one prompt.
+inline constexpr std::int64_t kMaxChoices = 16;
+
 /// The sampling fields that the protocols of OpenAI's family share (all but log probabilities).
 absl::StatusOr<Sampling> read_sampling(const Fields& body, int vocab_size);
 

@@ -12,14 +12,15 @@
 namespace millrace::api::recipe {
 namespace {
 
-Json messages_usage(std::uint32_t input_tokens, std::uint32_t output_tokens) {
-  Json usage = Json::object();
-  usage["input_tokens"] = input_tokens;
-  usage["cache_creation_input_tokens"] = 0;
-  usage["cache_read_input_tokens"] = 0;
-  usage["output_tokens"] = output_tokens;
-  usage["service_tier"] = "standard";
-  return usage;
+/// Cache reads are no input tokens in this protocol, they count beside them.
+Json messages_usage(const Usage& usage) {
+  Json json = Json::object();
+  json["input_tokens"] = usage.prompt_tokens - usage.cached_tokens;
+  json["cache_creation_input_tokens"] = 0;
+  json["cache_read_input_tokens"] = usage.cached_tokens;
+  json["output_tokens"] = usage.completion_tokens;
+  json["service_tier"] = "standard";
+  return json;
 }
 
 std::string_view stop_reason_name(const Ending& ending) {
@@ -53,7 +54,7 @@ class MessagesEncoder final : public ResponseEncoder {
     message["content"] = Json::array();
     message["stop_reason"] = nullptr;
     message["stop_sequence"] = nullptr;
-    message["usage"] = messages_usage(prompt_tokens_, 0);
+    message["usage"] = messages_usage({.prompt_tokens = prompt_tokens_});
     Json event = typed("message_start");
     event["message"] = std::move(message);
     std::string events = named_event(event);
@@ -96,7 +97,7 @@ class MessagesEncoder final : public ResponseEncoder {
     Json event = typed("message_delta");
     event["delta"]["stop_reason"] = stop_reason_name(ending);
     event["delta"]["stop_sequence"] = or_null(ending.stop);
-    event["usage"] = messages_usage(usage.prompt_tokens, usage.completion_tokens);
+    event["usage"] = messages_usage(usage);
     return events.append(named_event(event)).append(named_event(typed("message_stop")));
   }
 
@@ -104,12 +105,12 @@ class MessagesEncoder final : public ResponseEncoder {
     return str_cat("event: error\ndata: ", messages_error_body(error, request_id_), "\n\n");
   }
 
-  std::string complete(const OutputDelta& output, const Ending& ending,
-                       const Usage& usage) override {
+  std::string complete(const std::vector<Choice>& choices, const Usage& usage) override {
+    const auto& [output, ending] = choices.front();
     Json rest = Json::object();
     rest["stop_reason"] = stop_reason_name(ending);
     rest["stop_sequence"] = or_null(ending.stop);
-    rest["usage"] = messages_usage(usage.prompt_tokens, usage.completion_tokens);
+    rest["usage"] = messages_usage(usage);
     // Inputs are put in as the text that was generated, so that their numbers stay exact.
     std::string body = dump_json(head());
     body.pop_back();

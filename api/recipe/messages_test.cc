@@ -190,7 +190,7 @@ TEST(Messages, AWholeAnswerHoldsItsBlocks) {
                         {ToolEvent::Kind::kEnd, ""},
                         {ToolEvent::Kind::kBegin, "g"}};
   const std::string body =
-      prepared->encoder->complete(output, {FinishReason::kStop, "END"}, {.prompt_tokens = 3});
+      prepared->encoder->complete({{output, {FinishReason::kStop, "END"}}}, {.prompt_tokens = 3});
   EXPECT_EQ(
       body,
       R"({"id":"msg_7","type":"message","role":"assistant","model":"deepseek-flash","content":[)"

@@ -36,6 +36,7 @@ struct ToolEvent {
 
 /// A piece of output, parsed: what a client may be sent now, in the order of the members.
 struct OutputDelta {
+  std::uint32_t choice = 0;  ///< of which of the request's answers, counted from 0
   std::string reasoning;
   std::string text;
   std::vector<GeneratedToken> text_tokens;  ///< tokens whose first byte lies in `text`
@@ -59,12 +60,21 @@ struct Ending {
 
   FinishReason reason = FinishReason::kStop;
   std::string stop;
+  std::uint32_t choice = 0;
 };
 
+/// One whole answer.
+struct Choice {
+  OutputDelta output;
+  Ending ending = FinishReason::kStop;
+};
+
+/// Tokens of a request with all its answers; prompt tokens count once.
 struct Usage {
   std::uint32_t prompt_tokens = 0;
   std::uint32_t completion_tokens = 0;
-  std::uint32_t reasoning_tokens = 0;
+  std::uint32_t reasoning_tokens = 0;  ///< of the completion tokens
+  std::uint32_t cached_tokens = 0;     ///< of the prompt tokens: those nobody had to compute
 };
 
 }  // namespace millrace::api::recipe

@@ -15,32 +15,42 @@
 
 namespace millrace::api::recipe {
 
-/// Writes one answer in its protocol. Either begin(), delta() any number of times and then finish()
-/// or fail(), each giving bytes of an event stream (possibly none); or complete() once.
+/// Writes the answer to one request in its protocol. Either begin(), delta() any number of times
+/// and then finish() or fail(), each giving bytes of an event stream (possibly none); or complete()
+/// once.
+///
+/// A request for several choices gets their deltas as they come, each with its index; every choice
+/// but the one that ends last is ended by end_choice().
 class ResponseEncoder {
  public:
   virtual ~ResponseEncoder() = default;
 
   virtual std::string begin() = 0;
   virtual std::string delta(const OutputDelta& delta) = 0;
+  /// Protocols with a single choice never see it.
+  virtual std::string end_choice(const Ending& /*ending*/) { return {}; }
   virtual std::string finish(const Ending& ending, const Usage& usage) = 0;
   /// An error after the stream began; the connection is closed after it.
   virtual std::string fail(const ErrorDetails& error) = 0;
 
-  /// The whole answer as one body.
-  virtual std::string complete(const OutputDelta& output, const Ending& ending,
-                               const Usage& usage) = 0;
+  /// The whole answer as one body; choices by index, at least one.
+  virtual std::string complete(const std::vector<Choice>& choices, const Usage& usage) = 0;
 };
 
 /// A request of any protocol, decoded, rendered and encoded: what the core of the entrypoint
 /// serves.
 struct PreparedRequest {
   std::vector<TokenId> prompt;
+  /// Of a batch: the prompts behind the first, each answered by sampling.choices choices of its
+  /// own; indices count through, prompt by prompt.
+  std::vector<std::vector<TokenId>> further_prompts;
   std::string_view prompt_field;  ///< the field to name when the prompt is too long
   Sampling sampling;
   ParseOptions parsing;
   bool is_streamed = false;
   std::unique_ptr<ResponseEncoder> encoder;
+
+  std::size_t choice_count() const { return (1 + further_prompts.size()) * sampling.choices; }
 };
 
 /// A protocol: the body of a request in, a prepared request out. Pure; safe on any thread.
@@ -62,6 +72,12 @@ absl::StatusOr<PreparedRequest> prepare_completion(std::string_view body,
 absl::StatusOr<PreparedRequest> prepare_messages(std::string_view body,
                                                  const Deployment& deployment,
                                                  const AnswerIdentity& identity);
+
+/// POST /v1/responses, without a store: `previous_response_id` is refused. responses_encoder.h has
+/// the form that an entrypoint uses.
+absl::StatusOr<PreparedRequest> prepare_responses(std::string_view body,
+                                                  const Deployment& deployment,
+                                                  const AnswerIdentity& identity);
 
 /// POST /v1/messages/count_tokens: the body of the answer. Errors as above.
 absl::StatusOr<std::string> count_messages_tokens(std::string_view body,

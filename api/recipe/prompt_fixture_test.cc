@@ -73,6 +73,12 @@ TEST(PromptFixture, ChatCompletions) {
     if (line["protocol"] != "chat_completions") continue;
     SCOPED_TRACE(line["name"].get<std::string>());
     const auto request = parse_case(line);
+    if (line["name"] == "chat_n_two") {
+      // deepseek-recipe refuses several choices; here they are served.
+      ASSERT_TRUE(request.ok()) << request.status();
+      EXPECT_EQ(request->sampling.choices, 2u);
+      continue;
+    }
     if (line["expected"].contains("error")) {
       ASSERT_FALSE(request.ok());
       EXPECT_EQ(std::string(request.status().message()),
@@ -90,7 +96,7 @@ TEST(PromptFixture, ChatCompletions) {
     ++prompts;
   }
   EXPECT_EQ(prompts, 15);
-  EXPECT_EQ(errors, 10);
+  EXPECT_EQ(errors, 9);
 }
 
 // Ids of control tokens in the published V4 and V4.1 tokenizers.

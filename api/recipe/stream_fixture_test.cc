@@ -58,7 +58,7 @@ TEST(StreamFixture, ACallInTheWholeAnswer) {
     parser.push({id, 0, {}}, output);
   }
   const FinishReason reason = parser.finish(FinishReason::kStop, output);
-  const Json body = *parse_json(prepared->encoder->complete(output, reason, {}));
+  const Json body = *parse_json(prepared->encoder->complete({{output, reason}}, {}));
   EXPECT_EQ(body["choices"][0]["finish_reason"], "length");  // the second call was cut off
   EXPECT_EQ(body["choices"][0]["message"],
             *parse_json(R"({"role":"assistant","content":null,"tool_calls":[{"id":"call_7_0",
