@@ -50,9 +50,15 @@ std::vector<TokenId> OutputLab::ids(std::string_view bytes) const {
   return ids;
 }
 
-std::vector<TokenId> OutputLab::byte_ids(std::string_view bytes) const {
+std::string OutputLab::text_of(const std::vector<TokenId>& ids) const {
+  std::string text;
+  for (const TokenId id : ids) text.append(nano_.value.tokenizer->token_bytes(id));
+  return text;
+}
+
+std::vector<TokenId> OutputLab::byte_ids(const std::vector<TokenId>& ids) const {
   std::vector<TokenId> result;
-  for (TokenId id : ids(bytes)) {
+  for (const TokenId id : ids) {
     if (is_control(id)) {
       result.push_back(id);
       continue;

@@ -39,7 +39,13 @@ class OutputLab {
   /// Tokens of bytes, which need not be whole code points. Control tokens may be spelled.
   std::vector<TokenId> ids(std::string_view bytes) const;
   /// The same with every ordinary byte as a token of its own.
-  std::vector<TokenId> byte_ids(std::string_view bytes) const;
+  std::vector<TokenId> byte_ids(const std::vector<TokenId>& ids) const;
+  std::vector<TokenId> byte_ids(std::string_view bytes) const { return byte_ids(ids(bytes)); }
+  /// The tokens of what tokens spell.
+  std::vector<TokenId> ids_of_bytes(const std::vector<TokenId>& bytes) const {
+    return ids(text_of(bytes));
+  }
+  std::string text_of(const std::vector<TokenId>& ids) const;
   ParsedOutput parse(const std::vector<TokenId>& ids, const ParseOptions& options,
                      FinishReason reason = FinishReason::kStop) const;
   ParsedOutput parse(std::string_view text, const ParseOptions& options,

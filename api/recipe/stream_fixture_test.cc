@@ -3,6 +3,7 @@
 #include "api/recipe/output_lab_test.h"
 #include "api/recipe/prepared_request.h"
 #include "api/recipe/test_fixtures.h"
+#include "common/str_cat.h"
 
 namespace millrace::api::recipe {
 namespace {
@@ -41,6 +42,81 @@ TEST(StreamFixture, ChatCompletions) {
     ++count;
   }
   EXPECT_EQ(count, 6);
+}
+
+/// The message that a client puts together from a stream, and how it ended.
+Json merged_message(const std::vector<Json>& chunks) {
+  Json message = {
+      {"reasoning", ""}, {"content", ""}, {"calls", Json::array()}, {"finish", nullptr}};
+  const auto append = [](Json& to, const Json& from, const char* key) {
+    if (from.contains(key) && from[key].is_string()) {
+      to = to.get<std::string>() + from[key].get<std::string>();
+    }
+  };
+  for (const Json& chunk : chunks) {
+    if (chunk["choices"].empty()) continue;
+    const Json& choice = chunk["choices"][0];
+    const Json& delta = choice["delta"];
+    append(message["reasoning"], delta, "reasoning_content");
+    append(message["content"], delta, "content");
+    for (const Json& piece : delta.value("tool_calls", Json::array())) {
+      const auto index = piece["index"].get<std::size_t>();
+      EXPECT_LE(index, message["calls"].size());
+      if (index == message["calls"].size()) {
+        EXPECT_EQ(piece["type"], "function");
+        EXPECT_NE(piece["id"], "");
+        message["calls"].push_back({{"name", piece["function"]["name"]}, {"arguments", ""}});
+      }
+      append(message["calls"][index]["arguments"], piece["function"], "arguments");
+    }
+    if (choice.contains("finish_reason") && !choice["finish_reason"].is_null()) {
+      message["finish"] = choice["finish_reason"];
+    }
+  }
+  for (Json& call : message["calls"]) {
+    call["arguments"] = *parse_json(call["arguments"].get<std::string>());
+  }
+  return message;
+}
+
+/// What a model writes to say this.
+std::string written(const Json& message) {
+  std::string text;
+  if (message["reasoning"] != "") {
+    text.append(message["reasoning"].get<std::string>()).append("</think>");
+  }
+  text.append(message["content"].get<std::string>());
+  if (message["calls"].empty()) return text;
+  text.append("\n\n<｜DSML｜ calls>");
+  for (const Json& call : message["calls"]) {
+    text.append(str_cat("\n<｜DSML｜ invoke name=\"", call["name"].get<std::string>(), "\">\n"));
+    for (const auto& [key, value] : call["arguments"].items()) {
+      text.append(str_cat("<｜DSML｜ parameter name=\"", key, "\" string=\"true\">",
+                          value.get<std::string>(), "</｜DSML｜ parameter>\n"));
+    }
+    text.append("</｜DSML｜ invoke>");
+  }
+  return text.append("\n</｜DSML｜ calls>");
+}
+
+// What agents put together from our streams is what they put together from these.
+TEST(StreamFixture, AgentTraces) {
+  const test::OutputLab lab;
+  for (const char* name : {"fragmented-tool", "parallel-tools", "text", "thinking-tool"}) {
+    SCOPED_TRACE(name);
+    const Json expected = merged_message(
+        test::events_of(str_cat(test::read_fixture(str_cat("agent-sse/", name, ".sse")), "\n")));
+    Json body = *parse_json(R"({"messages":[{"role":"user","content":"q"}],"stream":true})");
+    body["model"] = lab.nano().value.model_id;
+    body["thinking"]["type"] = expected["reasoning"] == "" ? "disabled" : "enabled";
+    for (const char* tool : {"list_directory", "read_file"}) {
+      body["tools"].push_back({{"type", "function"}, {"function", {{"name", tool}}}});
+    }
+    const auto prepared = prepare_chat(body.dump(), lab.nano().value, {"7", 0});
+    ASSERT_TRUE(prepared.ok()) << prepared.status();
+    const Json chunks = {{{"kind", "text"}, {"content", written(expected)}, {"content_tokens", 1}}};
+    EXPECT_EQ(merged_message(test::events_of(lab.stream(*prepared, chunks))), expected);
+  }
 }
 
 // The whole answer holds what the stream brings.

@@ -7,6 +7,7 @@
 #include "api/recipe/json_text.h"
 #include "common/check.h"
 #include "common/mapped_file.h"
+#include "common/str_cat.h"
 
 namespace millrace::api::recipe::test {
 namespace {
@@ -78,6 +79,24 @@ std::vector<Json> read_fixture_lines(const std::string& name) {
     if (!line.empty()) values.push_back(*parse_json(line));
   }
   return values;
+}
+
+std::vector<CapturedStream> captured_streams() {
+  std::vector<CapturedStream> streams;
+  for (const char* name : {"content_before_tool", "fragmented_tokens", "mixed_param_types",
+                           "multi_tool", "no_tool", "special_chars", "tool"}) {
+    Json capture =
+        *parse_json(read_fixture(str_cat("v4-streams/chat_completion_stream_", name, ".json")));
+    std::string output;
+    for (const Json& event : capture["input_stream"]) {
+      const Json& delta = event["data"]["choices"][0]["delta"];
+      if (delta.contains("content") && delta["content"].is_string()) {
+        output += delta["content"].get<std::string>();
+      }
+    }
+    streams.push_back({name, std::move(output), std::move(capture["expected_output"])});
+  }
+  return streams;
 }
 
 Conversation release_conversation(const Json& body) {

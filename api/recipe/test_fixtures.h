@@ -16,6 +16,14 @@ std::string read_fixture(const std::string& name);
 /// The values of a file with one JSON text a line.
 std::vector<Json> read_fixture_lines(const std::string& name);
 
+/// A stream of v4-streams/: what the model wrote, and its expected parse.
+struct CapturedStream {
+  std::string name;
+  std::string output;
+  Json expected;
+};
+std::vector<CapturedStream> captured_streams();
+
 /// A conversation in the release encoders' form: {thinking_mode, reasoning_effort?, tools?,
 /// messages}.
 Conversation release_conversation(const Json& body);
