@@ -3,128 +3,22 @@
 #include <unordered_map>
 #include <utility>
 
-#include "api/tokenizer/bpe.h"
-#include "api/tokenizer/pre_tokenizer.h"
+#include "api/tokenizer/added_token_finder.h"
+#include "api/tokenizer/encode_plan.h"
+#include "api/tokenizer/text_encoder.h"
+#include "api/tokenizer/token_bytes.h"
 #include "api/tokenizer/tokenizer_file.h"
 #include "api/tokenizer/utf8_stream.h"
 #include "common/annotate.h"
-#include "common/mapped_file.h"
 #include "common/status_macros.h"
 #include "common/str_cat.h"
 
 namespace millrace::api::tokenizer {
 namespace {
 
-/// Finds added tokens in text: a trie of their spellings.
-class AddedTokenTrie {
- public:
-  AddedTokenTrie() : nodes_(1) {}
-
-  void add(std::string_view spelling, TokenId id) {
-    std::size_t node = 0;
-    for (char c : spelling) {
-      const auto [it, is_new] = edges_.emplace(edge(node, c), nodes_.size());
-      if (is_new) nodes_.push_back(-1);
-      node = it->second;
-    }
-    nodes_[node] = id;
-  }
-
-  struct Match {
-    TokenId id = -1;
-    std::size_t length = 0;
-  };
-
-  /// The longest token that text begins with; length 0 when none does.
-  Match longest_prefix(std::string_view text) const {
-    Match best;
-    std::size_t node = 0;
-    for (std::size_t i = 0; i < text.size(); ++i) {
-      const auto it = edges_.find(edge(node, text[i]));
-      if (it == edges_.end()) break;
-      node = it->second;
-      if (nodes_[node] >= 0) best = {nodes_[node], i + 1};
-    }
-    return best;
-  }
-
- private:
-  static std::uint64_t edge(std::size_t node, char c) {
-    return static_cast<std::uint64_t>(node) << 8 | static_cast<unsigned char>(c);
-  }
-
-  std::vector<TokenId> nodes_;  // the token that ends at a node, or -1
-  std::unordered_map<std::uint64_t, std::size_t> edges_;
-};
-
-/// A stretch of text, or a token that stands for one.
-struct Stretch {
-  std::string_view text;
-  TokenId token = -1;
-};
-
-void split_at_tokens(std::string_view text, const AddedTokenTrie& trie, std::vector<Stretch>& out) {
-  std::size_t from = 0;
-  std::size_t at = 0;
-  while (at < text.size()) {
-    const AddedTokenTrie::Match match = trie.longest_prefix(text.substr(at));
-    if (match.length == 0) {
-      ++at;
-      continue;
-    }
-    if (at > from) out.push_back({text.substr(from, at - from)});
-    out.push_back({text.substr(at, match.length), match.id});
-    at += match.length;
-    from = at;
-  }
-  if (from < text.size()) out.push_back({text.substr(from)});
-}
-
-}  // namespace
-
-struct Tokenizer::Tables {
-  std::vector<std::string> token_bytes;
-  std::unordered_map<std::string, TokenId> control_tokens;
-  // The reference matches tokens that are not normalized over the whole text first, then the
-  // others over what is left.
-  AddedTokenTrie first_pass;
-  AddedTokenTrie second_pass;
-  std::unique_ptr<const PreTokenizer> pre_tokenizer;
-  std::unique_ptr<const Bpe> bpe;
-};
-
-Tokenizer::Tokenizer(std::unique_ptr<const Tables> tables) : tables_(std::move(tables)) {}
-Tokenizer::~Tokenizer() = default;
-
-absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::open(const std::string& path) {
-  ASSIGN_OR_RETURN(const MappedFile file, MappedFile::open(path));
-  auto tokenizer =
-      from_json({reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()});
-  if (!tokenizer.ok()) return annotate(tokenizer.status(), path);
-  return tokenizer;
-}
-
-absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::from_json(std::string_view json) {
-  ASSIGN_OR_RETURN(TokenizerFile file, parse_tokenizer_file(json));
-  auto tables = std::make_unique<Tables>();
-  ASSIGN_OR_RETURN(tables->pre_tokenizer, PreTokenizer::compile(file.split_patterns));
-  tables->bpe = std::make_unique<const Bpe>(file.byte_tokens, file.merges);
-  tables->token_bytes = std::move(file.token_bytes);
-  for (const AddedToken& token : file.added_tokens) {
-    tables->control_tokens.emplace(token.content, token.id);
-    (token.normalized ? tables->second_pass : tables->first_pass).add(token.content, token.id);
-  }
-  return std::unique_ptr<Tokenizer>(new Tokenizer(std::move(tables)));
-}
-
-absl::Status Tokenizer::append_text(std::string_view text, std::vector<TokenId>& ids) const {
-  std::vector<std::string_view> pieces;
-  RETURN_IF_ERROR(tables_->pre_tokenizer->cut(text, pieces));
-  for (std::string_view piece : pieces) tables_->bpe->encode(piece, ids);
-  return absl::OkStatus();
-}
-
-namespace {
+// A task long enough that handing it to another thread costs a small part of it (it takes some
+// 100 us), short enough that the last ones end together.
+constexpr std::size_t kTaskBytes = 16 * 1024;
 
 absl::Status check_utf8(std::string_view text) {
   const std::size_t offset = find_invalid_utf8(text);
@@ -132,36 +26,117 @@ absl::Status check_utf8(std::string_view text) {
   return absl::InvalidArgumentError(str_cat("text is not valid UTF-8 at byte ", offset));
 }
 
+absl::Status check_utf8(std::span<const PromptPart> parts) {
+  for (const PromptPart& part : parts) {
+    if (part.token < 0) RETURN_IF_ERROR(check_utf8(part.text));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
-absl::StatusOr<std::vector<TokenId>> Tokenizer::encode_text(std::string_view text) const {
-  RETURN_IF_ERROR(check_utf8(text));
+struct Tokenizer::Tables {
+  TokenBytes token_bytes;
+  std::unordered_map<std::string, TokenId> control_tokens;
+  AddedTokenFinder added_tokens;
+  TextEncoder encoder;
+};
+
+Tokenizer::Tokenizer(std::unique_ptr<const Tables> tables) : tables_(std::move(tables)) {}
+Tokenizer::~Tokenizer() = default;
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::open(const std::string& path) {
+  absl::StatusOr<TokenizerFile> file = read_tokenizer_file(path);
+  if (!file.ok()) return annotate(file.status(), path);
+  auto tokenizer = from_file(std::move(*file));
+  if (!tokenizer.ok()) return annotate(tokenizer.status(), path);
+  return tokenizer;
+}
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::from_json(std::string_view json) {
+  ASSIGN_OR_RETURN(TokenizerFile file, parse_tokenizer_file(json));
+  return from_file(std::move(file));
+}
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::from_file(TokenizerFile file) {
+  ASSIGN_OR_RETURN(TextEncoder encoder, TextEncoder::create(file));
+  AddedTokenFinder added_tokens(file.added_tokens);
+  std::unordered_map<std::string, TokenId> control_tokens;
+  for (const AddedToken& token : file.added_tokens) control_tokens.emplace(token.content, token.id);
+  return std::unique_ptr<Tokenizer>(new Tokenizer(
+      std::make_unique<const Tables>(Tables{std::move(file.token_bytes), std::move(control_tokens),
+                                            std::move(added_tokens), std::move(encoder)})));
+}
+
+absl::Status Tokenizer::append_parts(std::span<const PromptPart> parts,
+                                     std::vector<TokenId>& ids) const {
+  for (const PromptPart& part : parts) {
+    if (part.token >= 0) {
+      ids.push_back(part.token);
+    } else {
+      RETURN_IF_ERROR(tables_->encoder.append(part.text, ids));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<TokenId>> Tokenizer::encode_checked(std::span<const PromptPart> parts,
+                                                               EncodePool* pool) const {
   std::vector<TokenId> ids;
-  RETURN_IF_ERROR(append_text(text, ids));
+  if (pool == nullptr) {
+    RETURN_IF_ERROR(append_parts(parts, ids));
+    return ids;
+  }
+  const EncodePlan plan = plan_encoding(parts, tables_->encoder.can_cut(), kTaskBytes);
+  std::vector<std::vector<TokenId>> task_ids(plan.task_count());
+  std::vector<absl::Status> statuses(plan.task_count());
+  pool->run(plan.task_count(),
+            [&](std::size_t i) { statuses[i] = append_parts(plan.task(i), task_ids[i]); });
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < task_ids.size(); ++i) {
+    RETURN_IF_ERROR(statuses[i]);
+    count += task_ids[i].size();
+  }
+  ids.reserve(count);
+  for (const std::vector<TokenId>& part : task_ids) ids.insert(ids.end(), part.begin(), part.end());
   return ids;
 }
 
-absl::StatusOr<std::vector<TokenId>> Tokenizer::encode_with_special(std::string_view text) const {
+absl::StatusOr<std::vector<TokenId>> Tokenizer::encode_parts(std::span<const PromptPart> parts,
+                                                             EncodePool* pool) const {
+  RETURN_IF_ERROR(check_utf8(parts));
+  return encode_checked(parts, pool);
+}
+
+absl::StatusOr<std::vector<TokenId>> Tokenizer::encode_text(std::string_view text,
+                                                            EncodePool* pool) const {
+  const PromptPart part{text};
+  return encode_parts({&part, 1}, pool);
+}
+
+absl::StatusOr<std::vector<TokenId>> Tokenizer::encode_with_special(std::string_view text,
+                                                                    EncodePool* pool) const {
   RETURN_IF_ERROR(check_utf8(text));
-  std::vector<Stretch> first;
-  split_at_tokens(text, tables_->first_pass, first);
-  std::vector<Stretch> stretches;
-  for (const Stretch& stretch : first) {
-    if (stretch.token >= 0) {
-      stretches.push_back(stretch);
+  return encode_checked(tables_->added_tokens.split(text), pool);
+}
+
+absl::StatusOr<std::size_t> Tokenizer::count_parts(std::span<const PromptPart> parts) const {
+  RETURN_IF_ERROR(check_utf8(parts));
+  std::size_t count = 0;
+  for (const PromptPart& part : parts) {
+    if (part.token >= 0) {
+      ++count;
     } else {
-      split_at_tokens(stretch.text, tables_->second_pass, stretches);
+      ASSIGN_OR_RETURN(const std::size_t tokens, tables_->encoder.count(part.text));
+      count += tokens;
     }
   }
-  std::vector<TokenId> ids;
-  for (const Stretch& stretch : stretches) {
-    if (stretch.token >= 0) {
-      ids.push_back(stretch.token);
-    } else {
-      RETURN_IF_ERROR(append_text(stretch.text, ids));
-    }
-  }
-  return ids;
+  return count;
+}
+
+absl::StatusOr<std::size_t> Tokenizer::count_text(std::string_view text) const {
+  const PromptPart part{text};
+  return count_parts({&part, 1});
 }
 
 std::optional<TokenId> Tokenizer::control_token(std::string_view spelling) const {
@@ -170,12 +145,9 @@ std::optional<TokenId> Tokenizer::control_token(std::string_view spelling) const
   return it->second;
 }
 
-std::string_view Tokenizer::token_bytes(TokenId id) const {
-  if (id < 0 || id >= id_bound()) return {};
-  return tables_->token_bytes[static_cast<std::size_t>(id)];
-}
+std::string_view Tokenizer::token_bytes(TokenId id) const { return tables_->token_bytes.of(id); }
 
-TokenId Tokenizer::id_bound() const { return static_cast<TokenId>(tables_->token_bytes.size()); }
+TokenId Tokenizer::id_bound() const { return tables_->token_bytes.id_bound(); }
 
 std::string Tokenizer::decode(std::span<const TokenId> ids) const {
   Utf8Stream stream;

@@ -9,9 +9,13 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "api/tokenizer/encode_pool.h"
+#include "api/tokenizer/prompt_part.h"
 #include "common/types.h"
 
 namespace millrace::api::tokenizer {
+
+struct TokenizerFile;
 
 /// A Hugging Face `tokenizer.json` of the byte-level BPE family.
 ///
@@ -29,13 +33,27 @@ class Tokenizer {
   Tokenizer(const Tokenizer&) = delete;
   Tokenizer& operator=(const Tokenizer&) = delete;
 
+  // Each of the encoders below shares its work with the pool's threads when it is given a pool and
+  // the text is long enough to gain from that; the ids do not depend on it. Time is linear in the
+  // text, whatever it is.
+
   /// Tokens of text by the base vocabulary alone. Text must be encoded whole between two control
   /// tokens: a cut changes ids. kInvalidArgument names the offset of invalid UTF-8.
-  absl::StatusOr<std::vector<TokenId>> encode_text(std::string_view text) const;
+  absl::StatusOr<std::vector<TokenId>> encode_text(std::string_view text,
+                                                   EncodePool* pool = nullptr) const;
 
   /// Tokens of a text in which spellings of added tokens stand for these tokens (longest first,
   /// leftmost): for raw prompts that someone rendered himself. Never for request text in a chat.
-  absl::StatusOr<std::vector<TokenId>> encode_with_special(std::string_view text) const;
+  absl::StatusOr<std::vector<TokenId>> encode_with_special(std::string_view text,
+                                                           EncodePool* pool = nullptr) const;
+
+  /// Tokens of a prompt, each text by the base vocabulary alone.
+  absl::StatusOr<std::vector<TokenId>> encode_parts(std::span<const PromptPart> parts,
+                                                    EncodePool* pool = nullptr) const;
+
+  /// How many tokens encode_text() and encode_parts() would give, without keeping them.
+  absl::StatusOr<std::size_t> count_text(std::string_view text) const;
+  absl::StatusOr<std::size_t> count_parts(std::span<const PromptPart> parts) const;
 
   /// The id of an added token by its exact spelling.
   std::optional<TokenId> control_token(std::string_view spelling) const;
@@ -52,8 +70,11 @@ class Tokenizer {
 
  private:
   struct Tables;
+  static absl::StatusOr<std::unique_ptr<Tokenizer>> from_file(TokenizerFile file);
   explicit Tokenizer(std::unique_ptr<const Tables> tables);
-  absl::Status append_text(std::string_view text, std::vector<TokenId>& ids) const;
+  absl::Status append_parts(std::span<const PromptPart> parts, std::vector<TokenId>& ids) const;
+  absl::StatusOr<std::vector<TokenId>> encode_checked(std::span<const PromptPart> parts,
+                                                      EncodePool* pool) const;
 
   std::unique_ptr<const Tables> tables_;
 };

@@ -48,6 +48,7 @@ HOMES = {
     "isa-l": ("ISA-L", ["storage/ec", "storage/node"]),
     "prometheus/": ("prometheus-cpp", ["common/metrics"]),
     "nlohmann/": ("nlohmann-json", ["common/json.h", "common/json.cc", "common/json_fwd.h"]),
+    "simdjson.h": ("simdjson", ["api/tokenizer"]),
     "spdlog/": ("spdlog", ["common/log"]),
     "CLI/": ("CLI11", ["main.cc", "deploy/cli"]),
     "toml++/": ("toml++", ["common/config"]),

@@ -1,0 +1,151 @@
+#include "api/tokenizer/linear_bpe.h"
+
+#include <utility>
+
+#include "common/check.h"
+
+namespace millrace::api::tokenizer {
+namespace {
+
+constexpr std::uint32_t kBytes = 256;
+
+/// Positions of a piece that no sequence of tokens leads on from.
+class FailedPositions {
+ public:
+  FailedPositions(std::vector<std::uint64_t>& words, std::size_t positions) : words_(words) {
+    words_.assign(positions / 64 + 1, 0);
+  }
+  bool has(std::size_t position) const { return words_[position / 64] >> position % 64 & 1; }
+  void add(std::size_t position) { words_[position / 64] |= std::uint64_t{1} << position % 64; }
+
+ private:
+  std::vector<std::uint64_t>& words_;
+};
+
+}  // namespace
+
+std::unique_ptr<LinearBpe> LinearBpe::create(TokenizerFile& file) {
+  const std::size_t count = kBytes + file.merges.size();
+  if (count >> kNumberBits != 0) return nullptr;
+  std::unique_ptr<LinearBpe> bpe(new LinearBpe(count));
+  for (std::uint32_t byte = 0; byte < kBytes; ++byte) {
+    bpe->tokens_[byte] = {.left = byte, .right = byte, .length = 1, .id = file.byte_tokens[byte]};
+  }
+  std::vector<std::uint32_t> number_of(static_cast<std::size_t>(file.token_bytes.id_bound()),
+                                       kNone);
+  if (!bpe->add_merges(file, number_of)) return nullptr;
+  bpe->whole_ = std::move(file.byte_level_tokens);
+  for (TokenId id = 0; id < file.token_bytes.id_bound(); ++id) {
+    if (number_of[static_cast<std::size_t>(id)] < kNever) continue;
+    const std::string_view bytes = file.token_bytes.of(id);
+    if (bpe->whole_.find(bytes, bytes.size()) == id) bpe->whole_.remove(bytes);
+  }
+  bpe->build_trie(file.token_bytes);
+  return bpe;
+}
+
+bool LinearBpe::add_merges(const TokenizerFile& file, std::vector<std::uint32_t>& number_of) {
+  const auto number = [&](TokenId id) -> std::uint32_t& {
+    return number_of[static_cast<std::size_t>(id)];
+  };
+  for (std::uint32_t byte = 0; byte < kBytes; ++byte) number(tokens_[byte].id) = byte;
+  for (std::size_t rank = 0; rank < file.merges.size(); ++rank) {
+    const Merge& merge = file.merges[rank];
+    const std::uint32_t left = number(merge.left);
+    const std::uint32_t right = number(merge.right);
+    if (left == kNone || right == kNone || number(merge.result) != kNone) return false;
+    // Where the text is the token's own, merging can go another way and never come by this merge.
+    // Then it does so everywhere: whatever merges across the text's ends prevents the token, too.
+    if (left == kNever || right == kNever || !stay_apart(left, right)) {
+      number(merge.result) = kNever;
+      continue;
+    }
+    const auto token = static_cast<std::uint32_t>(kBytes + rank);
+    number(merge.result) = token;
+    tokens_[token] = {.left = left,
+                      .right = right,
+                      .length = tokens_[left].length + tokens_[right].length,
+                      .id = merge.result};
+    pairs_.add(std::uint64_t{left} << kNumberBits | right, token);
+  }
+  return true;
+}
+
+void LinearBpe::build_trie(const TokenBytes& bytes) {
+  HugeVector<ByteTrie::Entry> entries;
+  entries.reserve(tokens_.size());
+  for (std::uint32_t token = 0; token < tokens_.size(); ++token) {
+    if (tokens_[token].length != 0) entries.push_back({bytes.of(tokens_[token].id), token});
+  }
+  ByteTrie::sort(entries);
+  std::vector<ByteTrie::Entry> prefixes;  // of the entry before, the longest last, and it itself
+  for (const ByteTrie::Entry& entry : entries) {
+    while (!prefixes.empty() && !entry.bytes.starts_with(prefixes.back().bytes)) {
+      prefixes.pop_back();
+    }
+    if (!prefixes.empty()) tokens_[entry.value].shorter = prefixes.back().value;
+    prefixes.push_back(entry);
+  }
+  trie_ = ByteTrie(entries);
+}
+
+std::uint32_t LinearBpe::merged(std::uint32_t left, std::uint32_t right) const {
+  const auto token =
+      static_cast<std::uint32_t>(pairs_.find(std::uint64_t{left} << kNumberBits | right));
+  return token == PackedTable::kNone ? kNone : token;
+}
+
+// Both tokens are undone step by step, the younger first. At each step their facing parts are what
+// stood at the border until the part undone last was made; had they a merge of their own that is
+// older, it would have come first. Of one merge at two places the left one comes first: a merge
+// across the border is to the right of what becomes the left token, to the left of the other's.
+bool LinearBpe::stay_apart(std::uint32_t left, std::uint32_t right) const {
+  while (true) {
+    std::uint32_t made = 0;  // across the border, a token made before this one would have been made
+    const bool undo_left = left > right;
+    if (undo_left ? left < kBytes : right < kBytes) return true;  // both are bytes
+    if (undo_left) {
+      made = left;
+      left = tokens_[left].right;
+    } else {
+      made = right + 1;
+      right = tokens_[right].left;
+    }
+    if (merged(left, right) < made) return false;
+  }
+}
+
+void LinearBpe::encode_parts(std::string_view piece, Scratch& scratch,
+                             std::vector<TokenId>& ids) const {
+  if (piece.empty()) return;
+  FailedPositions failed(scratch.failed, piece.size());
+  std::vector<std::uint32_t>& taken = scratch.tokens;
+  taken.clear();
+  const auto fits = [&](std::uint32_t token, std::size_t end) {
+    if (failed.has(end)) return false;
+    if (taken.empty()) return true;
+    return merged(taken.back(), token) == kNone && stay_apart(taken.back(), token);
+  };
+  std::size_t at = 0;
+  std::uint32_t token = trie_.longest_prefix(piece).value;
+  while (true) {
+    while (token != kNone && !fits(token, at + tokens_[token].length)) {
+      token = tokens_[token].shorter;
+    }
+    if (token != kNone) {
+      taken.push_back(token);
+      at += tokens_[token].length;
+      if (at == piece.size()) break;
+      token = trie_.longest_prefix(piece.substr(at)).value;
+    } else {
+      CHECK(!taken.empty(), "merging gives some tokens for every text");
+      failed.add(at);
+      token = taken.back();
+      taken.pop_back();
+      at -= tokens_[token].length;
+    }
+  }
+  for (const std::uint32_t number : taken) ids.push_back(tokens_[number].id);
+}
+
+}  // namespace millrace::api::tokenizer

@@ -1,0 +1,83 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "api/tokenizer/byte_trie.h"
+#include "api/tokenizer/huge_vector.h"
+#include "api/tokenizer/packed_table.h"
+#include "api/tokenizer/token_bytes.h"
+#include "api/tokenizer/token_index.h"
+#include "api/tokenizer/tokenizer_file.h"
+#include "common/types.h"
+
+namespace millrace::api::tokenizer {
+
+/// Byte-pair encoding without merging: the tokens of Bpe in time linear in the piece.
+///
+/// Tokens are taken from the left, the longest that the text goes on with first; one is kept if
+/// merging its bytes and those of its left neighbour together would give just the two. If no token
+/// that fits may follow, the neighbour was wrong and gives way to its next shorter prefix. A
+/// position that failed is never tried again, which bounds the work.
+/// Source: H. van Antwerpen and A. Neubeck, "So many tokens, so little time" (GitHub, 2024).
+///
+/// Immutable; any thread may encode, each with its own Scratch.
+class LinearBpe {
+ public:
+  /// Takes over the tokens of a file. Null, and the file as it was, unless every merge joins tokens
+  /// that are bytes or results of earlier merges, and no two merges have one result: then the place
+  /// of a merge is the time at which its token can appear, which the method needs. Also null for
+  /// tables of two million merges.
+  static std::unique_ptr<LinearBpe> create(TokenizerFile& file);
+
+  /// Memory that one encoding leaves for the next.
+  struct Scratch {
+    std::vector<std::uint32_t> tokens;
+    std::vector<std::uint64_t> failed;
+  };
+
+  /// Appends the tokens of one piece. `readable` bytes may be read from its begin, at least its
+  /// own.
+  void encode(std::string_view piece, std::size_t readable, Scratch& scratch,
+              std::vector<TokenId>& ids) const {
+    if (piece.size() <= TokenIndex::kShortBytes) [[likely]] {
+      const TokenId id = whole_.find_short(piece, readable);
+      if (id >= 0) [[likely]] {
+        ids.push_back(id);
+        return;
+      }
+    }
+    encode_parts(piece, scratch, ids);
+  }
+
+ private:
+  // Tokens are numbered here in the order in which merging can make them: the 256 bytes, then the
+  // merges.
+  static constexpr std::uint32_t kNone = ByteTrie::kNone;
+  static constexpr std::uint32_t kNever = kNone - 1;  // the number of a token that cannot appear
+  static constexpr unsigned kNumberBits = 21;
+  struct Token {
+    std::uint32_t left = 0;  // of a byte: itself, twice
+    std::uint32_t right = 0;
+    std::uint32_t shorter = kNone;  // the longest token that is a proper prefix
+    std::uint32_t length = 0;
+    TokenId id = -1;
+  };
+
+  explicit LinearBpe(std::size_t tokens) : tokens_(tokens), pairs_(kNumberBits, tokens) {}
+  bool add_merges(const TokenizerFile& file, std::vector<std::uint32_t>& number_of);
+  void build_trie(const TokenBytes& bytes);
+  void encode_parts(std::string_view piece, Scratch& scratch, std::vector<TokenId>& ids) const;
+  std::uint32_t merged(std::uint32_t left, std::uint32_t right) const;
+  bool stay_apart(std::uint32_t left, std::uint32_t right) const;
+
+  HugeVector<Token> tokens_;
+  PackedTable pairs_;  // two tokens -> the token they merge into
+  ByteTrie trie_;
+  TokenIndex whole_;
+};
+
+}  // namespace millrace::api::tokenizer
