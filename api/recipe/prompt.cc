@@ -1,5 +1,6 @@
 #include "api/recipe/prompt.h"
 
+#include <optional>
 #include <string_view>
 
 #include "api/recipe/control_spelling.h"
@@ -8,23 +9,41 @@
 
 namespace millrace::api::recipe {
 
-absl::StatusOr<std::vector<TokenId>> encode_prompt(const std::vector<Segment>& segments,
-                                                   const tokenizer::Tokenizer& tokenizer) {
-  std::vector<TokenId> ids;
+namespace {
+
+/// The segments as the tokenizer takes them: control tokens by id.
+absl::StatusOr<std::vector<tokenizer::PromptPart>> prompt_parts(
+    const std::vector<Segment>& segments, const tokenizer::Tokenizer& tokenizer) {
+  std::vector<tokenizer::PromptPart> parts;
+  parts.reserve(segments.size());
   for (const Segment& segment : segments) {
-    if (segment.is_control) {
-      const std::optional<TokenId> id = tokenizer.control_token(segment.text);
-      if (!id) {
-        return absl::InternalError(
-            str_cat("the tokenizer has no control token \"", segment.text, "\""));
-      }
-      ids.push_back(*id);
-    } else {
-      ASSIGN_OR_RETURN(const std::vector<TokenId> text_ids, tokenizer.encode_text(segment.text));
-      ids.insert(ids.end(), text_ids.begin(), text_ids.end());
+    if (!segment.is_control) {
+      parts.push_back({.text = segment.text});
+      continue;
     }
+    const std::optional<TokenId> id = tokenizer.control_token(segment.text);
+    if (!id) {
+      return absl::InternalError(
+          str_cat("the tokenizer has no control token \"", segment.text, "\""));
+    }
+    parts.push_back({.text = segment.text, .token = *id});
   }
-  return ids;
+  return parts;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<TokenId>> encode_prompt(const std::vector<Segment>& segments,
+                                                   const tokenizer::Tokenizer& tokenizer,
+                                                   tokenizer::EncodePool* pool) {
+  ASSIGN_OR_RETURN(const auto parts, prompt_parts(segments, tokenizer));
+  return tokenizer.encode_parts(parts, pool);
+}
+
+absl::StatusOr<std::size_t> count_prompt(const std::vector<Segment>& segments,
+                                         const tokenizer::Tokenizer& tokenizer) {
+  ASSIGN_OR_RETURN(const auto parts, prompt_parts(segments, tokenizer));
+  return tokenizer.count_parts(parts);
 }
 
 absl::StatusOr<ControlTokens> resolve_control_tokens(const tokenizer::Tokenizer& tokenizer,

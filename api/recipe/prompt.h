@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -35,10 +36,17 @@ struct RenderedPrompt {
 absl::StatusOr<RenderedPrompt> render(const Conversation& conversation,
                                       const RenderOptions& options = {});
 
-/// Token ids of a prompt. kInternal when the tokenizer lacks a control token that the prompt needs
-/// (the entrypoint checks at start that it has those of ordinary conversations).
+/// Token ids of a prompt; its texts are encoded with the base vocabulary alone, on the pool's
+/// threads too when there is a pool. kInternal when the tokenizer lacks a control token that the
+/// prompt needs (the entrypoint checks at start that it has those of ordinary conversations),
+/// kInvalidArgument for text that is not valid UTF-8.
 absl::StatusOr<std::vector<TokenId>> encode_prompt(const std::vector<Segment>& segments,
-                                                   const tokenizer::Tokenizer& tokenizer);
+                                                   const tokenizer::Tokenizer& tokenizer,
+                                                   tokenizer::EncodePool* pool = nullptr);
+
+/// How many ids encode_prompt() would give, without keeping them.
+absl::StatusOr<std::size_t> count_prompt(const std::vector<Segment>& segments,
+                                         const tokenizer::Tokenizer& tokenizer);
 
 /// The control tokens that parsing needs, by id.
 struct ControlTokens {

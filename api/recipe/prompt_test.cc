@@ -131,5 +131,24 @@ TEST(EncodePrompt, PutsControlIdsOnlyWhereTheRendererPutThem) {
       "<｜begin▁of▁sentence｜><｜User｜><｜Assistant｜></think> <｜User｜><｜Assistant｜></think>");
 }
 
+TEST(EncodePrompt, GivesTheSameIdsWithHelpersAndCountsThem) {
+  const test::NanoDeployment nano;
+  std::vector<Segment> segments;
+  for (int i = 0; i < 100; ++i) {
+    segments.push_back({.is_control = true, .text = "<｜User｜>"});
+    std::string text;
+    for (int word = 0; word < 40 * i; ++word) text += "the river 123 ";
+    segments.push_back({.is_control = false, .text = std::move(text)});
+  }
+  const auto alone = encode_prompt(segments, *nano.value.tokenizer);
+  ASSERT_TRUE(alone.ok()) << alone.status();
+  tokenizer::EncodePool pool(3);
+  EXPECT_EQ(encode_prompt(segments, *nano.value.tokenizer, &pool).value(), *alone);
+  EXPECT_EQ(count_prompt(segments, *nano.value.tokenizer).value(), alone->size());
+  segments.push_back({.is_control = true, .text = "<｜Nobody｜>"});
+  EXPECT_EQ(count_prompt(segments, *nano.value.tokenizer).status().code(),
+            absl::StatusCode::kInternal);
+}
+
 }  // namespace
 }  // namespace millrace::api::recipe
