@@ -82,9 +82,8 @@ Json merged_message(const std::vector<Json>& chunks) {
 /// What a model writes to say this.
 std::string written(const Json& message) {
   std::string text;
-  if (message["reasoning"] != "") {
-    text.append(message["reasoning"].get<std::string>()).append("</think>");
-  }
+  const auto reasoning = message["reasoning"].get<std::string>();
+  if (!reasoning.empty()) text.append(reasoning).append("</think>");
   text.append(message["content"].get<std::string>());
   if (message["calls"].empty()) return text;
   text.append("\n\n<｜DSML｜ calls>");
@@ -108,7 +107,8 @@ TEST(StreamFixture, AgentTraces) {
         test::events_of(str_cat(test::read_fixture(str_cat("agent-sse/", name, ".sse")), "\n")));
     Json body = *parse_json(R"({"messages":[{"role":"user","content":"q"}],"stream":true})");
     body["model"] = lab.nano().value.model_id;
-    body["thinking"]["type"] = expected["reasoning"] == "" ? "disabled" : "enabled";
+    body["thinking"]["type"] =
+        expected["reasoning"].get<std::string>().empty() ? "disabled" : "enabled";
     for (const char* tool : {"list_directory", "read_file"}) {
       body["tools"].push_back({{"type", "function"}, {"function", {{"name", tool}}}});
     }
