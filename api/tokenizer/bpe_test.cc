@@ -8,6 +8,9 @@
 #include <set>
 #include <string>
 
+#include "api/tokenizer/linear_bpe.h"
+#include "common/str_cat.h"
+
 namespace millrace::api::tokenizer {
 namespace {
 
@@ -77,6 +80,101 @@ TEST(Bpe, EqualsTheBruteForceDefinitionOnRandomTables) {
       ASSERT_EQ(ids, brute_force(table, piece)) << piece;
     }
   }
+}
+
+/// A file's tables of random merges, each with a text of its own, over the first `letters` letters.
+TokenizerFile random_file(std::mt19937& random, int letters, int merge_count) {
+  TokenizerFile file;
+  file.byte_level_tokens = TokenIndex({1000, 1000});
+  std::map<std::string, TokenId> ids;
+  const auto add = [&](const std::string& bytes) {
+    const auto id = static_cast<TokenId>(ids.size());
+    if (!ids.emplace(bytes, id).second) return false;
+    file.token_bytes.set(id, bytes);
+    return file.byte_level_tokens.add(bytes, id);
+  };
+  for (std::size_t byte = 0; byte < 256; ++byte) {
+    file.byte_tokens[byte] = static_cast<TokenId>(byte);
+    add(std::string(1, static_cast<char>(byte)));
+  }
+  std::vector<std::string> known;
+  for (int i = 0; i < letters; ++i) known.emplace_back(1, static_cast<char>('a' + i));
+  for (int i = 0; i < merge_count; ++i) {
+    const std::string left = known[random() % known.size()];
+    const std::string right = known[random() % known.size()];
+    if (left.size() + right.size() > 40 || !add(left + right)) continue;
+    file.merges.push_back({ids[left], ids[right], ids[left + right]});
+    known.push_back(left + right);
+  }
+  return file;
+}
+
+TEST(LinearBpe, EqualsMergingOnRandomVocabularies) {
+  for (unsigned seed = 0; seed < 1500; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    std::mt19937 random(seed);
+    const int letters = 1 + static_cast<int>(random() % 4);
+    TokenizerFile file = random_file(random, letters, 1 + static_cast<int>(random() % 60));
+    const Bpe merging(file.byte_tokens, file.merges);
+    const TokenBytes bytes = file.token_bytes;
+    const auto linear = LinearBpe::create(file);
+    ASSERT_NE(linear, nullptr);
+    LinearBpe::Scratch scratch;
+    const auto compare = [&](const std::string& piece) {
+      std::vector<TokenId> expected;
+      merging.encode(piece, expected);
+      std::vector<TokenId> ids;
+      linear->encode(piece, piece.size(), scratch, ids);
+      ASSERT_EQ(ids, expected) << piece;
+    };
+    for (int i = 0; i < 30; ++i) {
+      std::string piece(1 + random() % 80, 'a');
+      for (char& c : piece) c = static_cast<char>('a' + random() % static_cast<unsigned>(letters));
+      compare(piece);
+    }
+    // Tokens, alone and side by side: some of them no text can give.
+    for (TokenId id = 256; id < bytes.id_bound(); ++id) {
+      compare(std::string(bytes.of(id)));
+      compare(str_cat(bytes.of(id), bytes.of('a'), bytes.of(id)));
+    }
+  }
+}
+
+TEST(LinearBpe, EqualsMergingOnRunsOfEveryLength) {
+  std::mt19937 random(3);
+  for (int round = 0; round < 20; ++round) {
+    TokenizerFile file = random_file(random, 1, 12);
+    const Bpe merging(file.byte_tokens, file.merges);
+    const auto linear = LinearBpe::create(file);
+    ASSERT_NE(linear, nullptr);
+    LinearBpe::Scratch scratch;
+    for (std::size_t length = 1; length < 300; ++length) {
+      std::vector<TokenId> expected;
+      merging.encode(std::string(length, 'a'), expected);
+      std::vector<TokenId> ids;
+      linear->encode(std::string(length, 'a'), length, scratch, ids);
+      ASSERT_EQ(ids, expected) << "round " << round << ", length " << length;
+    }
+  }
+}
+
+TEST(LinearBpe, LeavesTablesWhoseOrderItCannotUse) {
+  std::mt19937 random(1);
+  TokenizerFile file = random_file(random, 2, 0);
+  const auto add = [&](TokenId id, const char* bytes) {
+    file.token_bytes.set(id, bytes);
+    file.byte_level_tokens.add(bytes, id);
+  };
+  add(256, "ab");
+  add(257, "abb");
+  const Merge ab{'a', 'b', 256};
+  const Merge abb{256, 'b', 257};
+  file.merges = {abb, ab};  // a part comes later
+  EXPECT_EQ(LinearBpe::create(file), nullptr);
+  file.merges = {ab, ab};  // one result twice
+  EXPECT_EQ(LinearBpe::create(file), nullptr);
+  file.merges = {ab, abb};
+  EXPECT_NE(LinearBpe::create(file), nullptr);
 }
 
 TEST(Bpe, TimeOnOneLongPieceIsNotQuadratic) {

@@ -43,6 +43,10 @@ inline Char read(const char* at) {
   return read_wide(reinterpret_cast<const unsigned char*>(at));
 }
 
+bool is_han(CharClass kind) {
+  return kind == CharClass::kHan || kind == CharClass::kHanPunct || kind == CharClass::kHanOther;
+}
+
 inline bool is_ascii_letter(char c) {
   return static_cast<unsigned>((static_cast<unsigned char>(c) | 0x20) - 'a') < 26;
 }
@@ -112,20 +116,21 @@ const char* space_end(const char* first, const char* end) {
   // \s*[\r\n]+ gives back what follows the last newline.
   if (after_newline != nullptr) return after_newline;
   // \s+(?!\S) gives back one character, unless text ends here or that would leave none: then \s+.
-  const bool ends = next == CharClass::kHan || next == CharClass::kDigit;
+  const bool ends = is_han(next) || next == CharClass::kDigit;
   return ends || last == first ? at : last;
 }
 
 /// The piece that begins with a character of no class: a prefix of a word, or the gap between two
 /// matches, which ends before a character that is the prefix of a word.
+template <CharClass kOther, CharClass kWord>
 const char* other_end(const char* at, const char* end) {
   const char* next = at + read(at).bytes;
-  if (next < end && read(next).kind == CharClass::kWord) return word_end(next, end);
+  if (next < end && read(next).kind == kWord) return run_end<kWord>(next, end);
   while (next < end) {
     const Char c = read(next);
-    if (c.kind != CharClass::kOther) break;
+    if (c.kind != kOther) break;
     const char* after = next + c.bytes;
-    if (after < end && read(after).kind == CharClass::kWord) break;
+    if (after < end && read(after).kind == kWord) break;
     next = after;
   }
   return next;
@@ -140,9 +145,9 @@ const char* other_end(const char* at, const char* end) {
 /// sees either edge: it ends neither behind a word character nor behind a newline, which D takes.
 bool is_cut(CharClass before, CharClass after) {
   if (before == after) return false;
-  const auto either = [&](CharClass kind) { return before == kind || after == kind; };
-  if (either(CharClass::kDigit) || either(CharClass::kHan) || before == CharClass::kWord)
-    return true;
+  if (before == CharClass::kDigit || after == CharClass::kDigit) return true;
+  if (is_han(before) || is_han(after)) return is_han(before) != is_han(after);
+  if (before == CharClass::kWord) return true;
   return before == CharClass::kNewline && after != CharClass::kSpace;
 }
 
@@ -181,6 +186,10 @@ const char* PieceScanner::piece_end(const char* at, const char* end) const {
       return word_end(next, end);
     case CharClass::kHan:
       return run_end<CharClass::kHan>(next, end);
+    case CharClass::kHanPunct:
+      return run_end<CharClass::kHanPunct>(next, end);
+    case CharClass::kHanOther:
+      return other_end<CharClass::kHanOther, CharClass::kHan>(at, end);
     case CharClass::kPunct:
       if (first.bytes == 1 && next < end && is_ascii_letter(*next)) return letters_end(next, end);
       return punctuation_end(next, end);
@@ -195,7 +204,7 @@ const char* PieceScanner::piece_end(const char* at, const char* end) const {
     case CharClass::kNewline:
       return space_end(at, end);
     case CharClass::kOther:
-      return other_end(at, end);
+      return other_end<CharClass::kOther, CharClass::kWord>(at, end);
   }
   return end;
 }

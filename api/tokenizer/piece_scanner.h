@@ -14,8 +14,9 @@ namespace millrace::api::tokenizer {
 ///     2  [一-龥぀-ゟ゠-ヿ]+        Chinese and Japanese
 ///     3  words, punctuation and white space; see piece_end() in the .cc
 ///
-/// Each pattern isolates its matches in what the one before left, so 3 sees neither digits nor
-/// Chinese: to it, text ends there. Reads every byte a bounded number of times.
+/// Each pattern isolates its matches in every piece that the one before left, so 3 cuts what 2
+/// isolated once more (at ・), and never sees past an edge of digits or of Chinese: to it, text
+/// ends there. Reads every byte a bounded number of times.
 class PieceScanner {
  public:
   /// The scanner for a file's patterns; nullopt when they are any others than these.

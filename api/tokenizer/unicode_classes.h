@@ -14,8 +14,11 @@ enum class CharClass : char {
   kPunct = 'P',    ///< \p{P} and \p{S}
   kSpace = 'Z',    ///< White_Space, without the next two
   kNewline = 'R',  ///< CR and LF
-  kHan = 'C',      ///< [一-龥぀-ゟ゠-ヿ], whatever else they are
   kOther = 'O',    ///< the rest: controls, formats, private use, unassigned
+  // The three kinds of [一-龥぀-ゟ゠-ヿ]:
+  kHan = 'C',       ///< \p{L} and \p{M}
+  kHanPunct = 'D',  ///< \p{P} and \p{S}, for example ・
+  kHanOther = 'E',  ///< unassigned
 };
 
 // The generated table: 128 code points a block, 0 to U+323FF.

@@ -24,9 +24,13 @@ assign(await codePoints('General_Category/Number'), 'N');
 for (const category of ['Punctuation', 'Symbol']) assign(await codePoints(`General_Category/${category}`), 'P');
 assign(await codePoints('Binary_Property/White_Space'), 'Z');
 assign([0x0A, 0x0D], 'R');
-// The range of the split pattern for Chinese and Japanese; it comes before letters and punctuation.
+// The ranges of the split pattern for Chinese and Japanese.
+const han = { W: 'C', P: 'D', O: 'E' };
 for (const [from, to] of [[0x4E00, 0x9FA5], [0x3040, 0x30FF]]) {
-  for (let c = from; c <= to; ++c) classes[c] = 'C';
+  for (let c = from; c <= to; ++c) {
+    if (!(classes[c] in han)) throw new Error(`${c} of Chinese and Japanese is ${classes[c]}`);
+    classes[c] = han[classes[c]];
+  }
 }
 
 // Above the table are only variation selectors (marks) and code points of no class.
