@@ -38,6 +38,7 @@ absl::Status validate(const SamplingParams& params, int vocab_size) {
   RETURN_IF_ERROR(
       check_range("repetition_penalty", params.repetition_penalty, 0, 10, LowerBound::kExclusive));
   RETURN_IF_ERROR(check_range("max_new_tokens", params.max_new_tokens, 1, 1 << 30));
+  RETURN_IF_ERROR(check_range("min_new_tokens", params.min_new_tokens, 0, params.max_new_tokens));
   RETURN_IF_ERROR(check_range("top_logprobs", params.top_logprobs, 0, kMaxTopLogprobs));
   RETURN_IF_ERROR(check_range("number of entries of logit_bias",
                               static_cast<double>(params.logit_bias.size()), 0, kMaxLogitBiases));

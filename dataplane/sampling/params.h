@@ -32,6 +32,7 @@ struct SamplingParams {
   std::vector<TokenId> stop_token_ids;
   bool ignore_eos = false;
   int max_new_tokens = 1;  ///< counted from the original prompt's end
+  int min_new_tokens = 0;  ///< counted likewise; until then no token that ends the text is drawn
   bool return_logprobs = false;
   int top_logprobs = 0;  ///< how many of the most likely tokens to report, with return_logprobs
 

@@ -134,12 +134,15 @@ void fill_logprobs(std::span<const float> logits, float maximum, int top_count, 
 
 absl::StatusOr<Sample> sample(std::span<const float> logits, const SamplingParams& params,
                               const TokenCounts& counts, std::uint64_t position,
-                              SamplerScratch& scratch) {
+                              SamplerScratch& scratch, std::span<const TokenId> forbidden) {
   const absl::StatusOr<float> maximum = checked_maximum(logits);
   if (!maximum.ok()) return maximum.status();
 
   scratch.scores.assign(logits.begin(), logits.end());
   apply_bias_and_penalties(params, counts, scratch.scores);
+  for (const TokenId token : forbidden) {
+    scratch.scores[static_cast<std::size_t>(token)] = -std::numeric_limits<double>::infinity();
+  }
   const TokenId best = most_likely(scratch.scores);
 
   Sample result;

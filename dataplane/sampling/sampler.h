@@ -45,10 +45,12 @@ struct SamplerScratch {
 /// likely of these, top-p the smallest set of the most likely of these that holds the share top_p
 /// of what is left. The most likely token is always kept.
 ///
+/// Tokens in `forbidden` are never chosen; they must leave one that is not.
+///
 /// params must be valid (validate()). kInternal when a logit is NaN or +infinity, or all are
 /// -infinity: a broken checkpoint.
 absl::StatusOr<Sample> sample(std::span<const float> logits, const SamplingParams& params,
                               const TokenCounts& counts, std::uint64_t position,
-                              SamplerScratch& scratch);
+                              SamplerScratch& scratch, std::span<const TokenId> forbidden = {});
 
 }  // namespace millrace::dataplane::sampling

@@ -291,6 +291,24 @@ TEST(Sampler, MoreTopLogprobsThanTokensGivesAllOfThem) {
   EXPECT_EQ(sample(std::vector<float>{1, 2}, params, {}, 0, scratch)->top.size(), 2u);
 }
 
+TEST(Sampler, ForbiddenTokensAreNeverChosen) {
+  SamplerScratch scratch;
+  const std::vector<float> logits = {9, 1, 8, 0};
+  const std::vector<TokenId> forbidden = {0, 2};
+  SamplingParams greedy;
+  greedy.temperature = 0;
+  EXPECT_EQ(sample(logits, greedy, {}, 0, scratch, forbidden)->token, 1);
+  SamplingParams params;
+  params.temperature = 2;
+  int threes = 0;
+  for (std::uint64_t position = 0; position < 1000; ++position) {
+    const TokenId token = sample(logits, params, {}, position, scratch, forbidden)->token;
+    ASSERT_TRUE(token == 1 || token == 3);
+    threes += token == 3 ? 1 : 0;
+  }
+  EXPECT_NEAR(threes / 1000.0, 1 / (1 + std::exp(0.5)), 0.05);
+}
+
 TEST(Sampler, BrokenLogitsAreAnErrorThatNamesTheToken) {
   SamplerScratch scratch;
   const auto nan = sample(std::vector<float>{0, std::nanf("")}, {}, {}, 0, scratch);

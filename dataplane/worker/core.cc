@@ -21,6 +21,10 @@ int positions_of(const RequestSpec& spec) {
   return spec.prompt_tokens + spec.sampling.max_new_tokens - 1;
 }
 
+int generated_tokens(const RequestSpec& spec) {
+  return static_cast<int>(spec.tokens.size()) - spec.prompt_tokens;
+}
+
 transfer::ExportOwner owner_of(const RequestSpec& spec) {
   return {.stream = spec.stream, .request = str_cat(spec.key.request_id, "#", spec.key.attempt)};
 }
@@ -260,7 +264,7 @@ void Core::run_step(TimePoint now) {
     const Request& running = request(slice.id);
     absl::StatusOr<sampling::Sample> token = sampling::sample(
         std::span<const float>(logits_).subspan(row * vocab, vocab), running.spec.sampling,
-        running.counts, running.spec.tokens.size(), scratch_);
+        running.counts, running.spec.tokens.size(), scratch_, too_early(running));
     ++row;
     if (token.ok()) {
       ++output_.counts.sampled_tokens;
@@ -318,6 +322,18 @@ bool Core::try_hand_over(RequestId id, TimePoint now) {
   return true;
 }
 
+/// Tokens that would end the text before it is as long as was asked for.
+std::span<const TokenId> Core::too_early(const Request& running) {
+  const sampling::SamplingParams& sampling = running.spec.sampling;
+  too_early_.clear();
+  if (generated_tokens(running.spec) >= sampling.min_new_tokens) return too_early_;
+  too_early_ = sampling.stop_token_ids;
+  if (!sampling.ignore_eos) {
+    too_early_.insert(too_early_.end(), config_.eos_tokens.begin(), config_.eos_tokens.end());
+  }
+  return too_early_;
+}
+
 FinishReason Core::finish_reason(const Request& running, TokenId token) const {
   const sampling::SamplingParams& sampling = running.spec.sampling;
   const auto names = [&](const std::vector<TokenId>& tokens) {
@@ -326,9 +342,8 @@ FinishReason Core::finish_reason(const Request& running, TokenId token) const {
   if (names(sampling.stop_token_ids) || (!sampling.ignore_eos && names(config_.eos_tokens))) {
     return FinishReason::kStop;
   }
-  const int generated =
-      static_cast<int>(running.spec.tokens.size()) - running.spec.prompt_tokens + 1;
-  return generated >= sampling.max_new_tokens ? FinishReason::kLength : FinishReason::kNone;
+  return generated_tokens(running.spec) + 1 >= sampling.max_new_tokens ? FinishReason::kLength
+                                                                       : FinishReason::kNone;
 }
 
 // ---- endings ------------------------------------------------------------------------------------

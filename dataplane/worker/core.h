@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -116,6 +117,7 @@ class Core {
   void run_step(TimePoint now);
   void on_sampled(RequestId id, sampling::Sample token, TimePoint now);
   bool try_hand_over(RequestId id, TimePoint now);
+  std::span<const TokenId> too_early(const Request& running);
   FinishReason finish_reason(const Request& request, TokenId token) const;
 
   void emit(StreamId stream, Event event);
@@ -140,6 +142,7 @@ class Core {
 
   std::vector<float> logits_;
   sampling::SamplerScratch scratch_;
+  std::vector<TokenId> too_early_;
 };
 
 }  // namespace millrace::dataplane::worker

@@ -148,6 +148,7 @@ sampling::SamplingParams random_params(std::mt19937& random) {
   if (random() % 2 == 0) params.frequency_penalty = 0.5;
   if (random() % 2 == 0) params.repetition_penalty = 1.2;
   if (random() % 2 == 0) params.stop_token_ids = {3};
+  if (random() % 2 == 0) params.min_new_tokens = params.max_new_tokens / 2;
   return params;
 }
 
@@ -177,6 +178,7 @@ TEST(Core, GoingOnFromAnyDeliveredTokenGivesTheSameText) {
     RequestSpec spec = spec_of("r", tokens_of(30, seed));
     spec.sampling = random_params(random);
     spec.sampling.max_new_tokens = 20;
+    spec.sampling.min_new_tokens = 10;
     const std::vector<TokenId> text = generate(prefill, decode, spec);
     for (std::size_t delivered = 1; delivered < text.size(); ++delivered) {
       RequestSpec again = spec;

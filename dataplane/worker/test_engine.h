@@ -138,9 +138,12 @@ inline std::vector<TokenId> expected_text(std::vector<TokenId> tokens, int promp
   sampling::SamplerScratch scratch;
   std::vector<TokenId> text(tokens.begin() + prompt_tokens, tokens.end());
   while (static_cast<int>(text.size()) < params.max_new_tokens) {
-    const auto sample =
-        sampling::sample(TestEngine::logits_after(tokens), params,
-                         sampling::TokenCounts(tokens, prompt_tokens), tokens.size(), scratch);
+    std::vector<float> logits = TestEngine::logits_after(tokens);
+    if (static_cast<int>(text.size()) < params.min_new_tokens) {
+      for (const TokenId stop : stops) logits[static_cast<std::size_t>(stop)] = -1e30F;
+    }
+    const auto sample = sampling::sample(
+        logits, params, sampling::TokenCounts(tokens, prompt_tokens), tokens.size(), scratch);
     CHECK(sample.ok());
     tokens.push_back(sample->token);
     text.push_back(sample->token);

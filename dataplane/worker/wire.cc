@@ -45,6 +45,7 @@ absl::StatusOr<sampling::SamplingParams> sampling_of(const proto::v1::SamplingSt
   params.stop_token_ids.assign(state.stop_token_ids().begin(), state.stop_token_ids().end());
   params.ignore_eos = state.ignore_eos();
   ASSIGN_OR_RETURN(params.max_new_tokens, small_int("max_new_tokens", state.max_new_tokens()));
+  ASSIGN_OR_RETURN(params.min_new_tokens, small_int("min_new_tokens", state.min_new_tokens()));
   params.return_logprobs = state.return_logprobs();
   ASSIGN_OR_RETURN(params.top_logprobs, small_int("top_logprobs", state.top_logprobs()));
   return params;
