@@ -7,8 +7,6 @@
 namespace millrace::api::tokenizer {
 namespace {
 
-constexpr std::uint32_t kBytes = 256;
-
 /// Positions of a piece that no sequence of tokens leads on from.
 class FailedPositions {
  public:
@@ -29,7 +27,8 @@ std::unique_ptr<LinearBpe> LinearBpe::create(TokenizerFile& file) {
   if (count >> kNumberBits != 0) return nullptr;
   std::unique_ptr<LinearBpe> bpe(new LinearBpe(count));
   for (std::uint32_t byte = 0; byte < kBytes; ++byte) {
-    bpe->tokens_[byte] = {.left = byte, .right = byte, .length = 1, .id = file.byte_tokens[byte]};
+    bpe->tokens_[byte] = {.left = byte, .right = byte, .length = 1};
+    bpe->ids_[byte] = file.byte_tokens[byte];
   }
   std::vector<std::uint32_t> number_of(static_cast<std::size_t>(file.token_bytes.id_bound()),
                                        kNone);
@@ -48,7 +47,7 @@ bool LinearBpe::add_merges(const TokenizerFile& file, std::vector<std::uint32_t>
   const auto number = [&](TokenId id) -> std::uint32_t& {
     return number_of[static_cast<std::size_t>(id)];
   };
-  for (std::uint32_t byte = 0; byte < kBytes; ++byte) number(tokens_[byte].id) = byte;
+  for (std::uint32_t byte = 0; byte < kBytes; ++byte) number(ids_[byte]) = byte;
   for (std::size_t rank = 0; rank < file.merges.size(); ++rank) {
     const Merge& merge = file.merges[rank];
     const std::uint32_t left = number(merge.left);
@@ -62,11 +61,11 @@ bool LinearBpe::add_merges(const TokenizerFile& file, std::vector<std::uint32_t>
     }
     const auto token = static_cast<std::uint32_t>(kBytes + rank);
     number(merge.result) = token;
-    tokens_[token] = {.left = left,
-                      .right = right,
-                      .length = tokens_[left].length + tokens_[right].length,
-                      .id = merge.result};
+    tokens_[token] = {
+        .left = left, .right = right, .length = tokens_[left].length + tokens_[right].length};
+    ids_[token] = merge.result;
     pairs_.add(std::uint64_t{left} << kNumberBits | right, token);
+    if ((left | right) < kBytes) byte_pairs_[left * kBytes + right] = token;
   }
   return true;
 }
@@ -75,7 +74,7 @@ void LinearBpe::build_trie(const TokenBytes& bytes) {
   HugeVector<ByteTrie::Entry> entries;
   entries.reserve(tokens_.size());
   for (std::uint32_t token = 0; token < tokens_.size(); ++token) {
-    if (tokens_[token].length != 0) entries.push_back({bytes.of(tokens_[token].id), token});
+    if (tokens_[token].length != 0) entries.push_back({bytes.of(ids_[token]), token});
   }
   ByteTrie::sort(entries);
   std::vector<ByteTrie::Entry> prefixes;  // of the entry before, the longest last, and it itself
@@ -89,7 +88,8 @@ void LinearBpe::build_trie(const TokenBytes& bytes) {
   trie_ = ByteTrie(entries);
 }
 
-std::uint32_t LinearBpe::merged(std::uint32_t left, std::uint32_t right) const {
+inline std::uint32_t LinearBpe::merged(std::uint32_t left, std::uint32_t right) const {
+  if ((left | right) < kBytes) return byte_pairs_[left * kBytes + right];
   const auto token =
       static_cast<std::uint32_t>(pairs_.find(std::uint64_t{left} << kNumberBits | right));
   return token == PackedTable::kNone ? kNone : token;
@@ -127,25 +127,30 @@ void LinearBpe::encode_parts(std::string_view piece, Scratch& scratch,
     return merged(taken.back(), token) == kNone && stay_apart(taken.back(), token);
   };
   std::size_t at = 0;
-  std::uint32_t token = trie_.longest_prefix(piece).value;
+  auto [token, length] = trie_.longest_prefix(piece);
+  const auto shorten = [&, &token = token, &length = length] {
+    token = tokens_[token].shorter;
+    length = token == kNone ? 0 : tokens_[token].length;
+  };
   while (true) {
-    while (token != kNone && !fits(token, at + tokens_[token].length)) {
-      token = tokens_[token].shorter;
-    }
+    while (token != kNone && !fits(token, at + length)) shorten();
     if (token != kNone) {
       taken.push_back(token);
-      at += tokens_[token].length;
+      at += length;
       if (at == piece.size()) break;
-      token = trie_.longest_prefix(piece.substr(at)).value;
+      const ByteTrie::Match match = trie_.longest_prefix(piece.substr(at));
+      token = match.value;
+      length = match.length;
     } else {
       CHECK(!taken.empty(), "merging gives some tokens for every text");
       failed.add(at);
       token = taken.back();
       taken.pop_back();
       at -= tokens_[token].length;
+      shorten();  // where it ended has failed
     }
   }
-  for (const std::uint32_t number : taken) ids.push_back(tokens_[number].id);
+  for (const std::uint32_t number : taken) ids.push_back(ids_[number]);
 }
 
 }  // namespace millrace::api::tokenizer

@@ -58,16 +58,21 @@ class LinearBpe {
   // merges.
   static constexpr std::uint32_t kNone = ByteTrie::kNone;
   static constexpr std::uint32_t kNever = kNone - 1;  // the number of a token that cannot appear
+  static constexpr std::uint32_t kBytes = 256;
   static constexpr unsigned kNumberBits = 21;
-  struct Token {
+  struct alignas(16) Token {
     std::uint32_t left = 0;  // of a byte: itself, twice
     std::uint32_t right = 0;
     std::uint32_t shorter = kNone;  // the longest token that is a proper prefix
-    std::uint32_t length = 0;
-    TokenId id = -1;
+    std::uint32_t length = 0;       // 0: cannot appear
   };
 
-  explicit LinearBpe(std::size_t tokens) : tokens_(tokens), pairs_(kNumberBits, tokens) {}
+  explicit LinearBpe(std::size_t tokens)
+      : tokens_(tokens),
+
+        ids_(tokens, -1),
+        pairs_(kNumberBits, tokens),
+        byte_pairs_(kBytes * kBytes, kNone) {}
   bool add_merges(const TokenizerFile& file, std::vector<std::uint32_t>& number_of);
   void build_trie(const TokenBytes& bytes);
   void encode_parts(std::string_view piece, Scratch& scratch, std::vector<TokenId>& ids) const;
@@ -75,7 +80,9 @@ class LinearBpe {
   bool stay_apart(std::uint32_t left, std::uint32_t right) const;
 
   HugeVector<Token> tokens_;
-  PackedTable pairs_;  // two tokens -> the token they merge into
+  HugeVector<TokenId> ids_;                // by token
+  PackedTable pairs_;                      // two tokens -> the token they merge into
+  std::vector<std::uint32_t> byte_pairs_;  // the same for bytes, which nearly every check ends with
   ByteTrie trie_;
   TokenIndex whole_;
 };
