@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "api/recipe/request_error.h"
-#include "common/json.h"
 #include "common/status_macros.h"
 #include "common/str_cat.h"
 
@@ -21,6 +20,9 @@ using Clock = std::chrono::steady_clock;
 constexpr std::size_t kDecodeQueue = 64;
 // After the last answer of a drain: for clients to read it and close.
 constexpr std::chrono::milliseconds kCloseGrace{1000};
+
+constexpr std::string_view kMessagesPath = "/v1/messages";
+constexpr std::string_view kModelPath = "/v1/models/";
 
 std::int64_t unix_seconds() {
   return std::chrono::duration_cast<std::chrono::seconds>(
@@ -39,15 +41,24 @@ Refusal refusal_of(const absl::Status& status) {
   }
 }
 
-absl::Status status_of_http(int status, std::string_view message) {
-  switch (status) {
-    case 429:
-      return absl::ResourceExhaustedError(to_absl(message));
-    case 503:
-      return absl::UnavailableError(to_absl(message));
-    default:
-      return absl::InvalidArgumentError(to_absl(message));
-  }
+/// By the path, which belongs to a protocol whether or not there is such a route.
+const recipe::ErrorForm& errors_of(std::string_view path) {
+  return path.substr(0, kMessagesPath.size()) == kMessagesPath ? recipe::kMessagesErrors
+                                                               : recipe::kOpenAiErrors;
+}
+
+/// An answer that the listener gives by itself.
+ServerReply listener_reply(int status, std::string_view message, std::string_view path,
+                           const std::string& request_id) {
+  absl::Status failure = absl::InvalidArgumentError(to_absl(message));
+  if (status == 404) failure = absl::NotFoundError(to_absl(message));
+  if (status == 413) failure = absl::OutOfRangeError(to_absl(message));
+  if (status == 503) failure = absl::UnavailableError(to_absl(message));
+  ServerReply reply = error_reply(failure, errors_of(path), request_id);
+  // The listener's own status is finer than the code's.
+  if (status != 503) reply.status = status;
+  name_request(request_id, reply);
+  return reply;
 }
 
 void reply_text(common::http::ResponseWriter& writer, int status, std::string body,
@@ -70,8 +81,9 @@ absl::StatusOr<std::unique_ptr<Entrypoint>> Entrypoint::start(common::http::Even
   HttpServerOptions server;
   server.listen = options.listen;
   server.limits = options.http;
-  server.error_body = [](int status, std::string_view message) {
-    return recipe::error_body(recipe::error_details(status_of_http(status, message)));
+  server.error_reply = [self = entrypoint.get()](int status, std::string_view message,
+                                                 std::string_view path) {
+    return listener_reply(status, message, path, self->new_request_id());
   };
   ASSIGN_OR_RETURN(entrypoint->server_, HttpServer::start(loop, std::move(server)));
   entrypoint->add_routes();
@@ -127,19 +139,17 @@ Entrypoint::~Entrypoint() {
 }
 
 void Entrypoint::add_routes() {
-  add_generation("/v1/chat/completions", recipe::openai_error_body, recipe::prepare_chat);
-  add_generation("/v1/completions", recipe::openai_error_body, recipe::prepare_completion);
-  add_generation("/v1/messages", recipe::messages_error_body, recipe::prepare_messages);
-  add_decoded("/v1/messages/count_tokens", recipe::messages_error_body,
+  add_generation("/v1/chat/completions", recipe::kOpenAiErrors, recipe::prepare_chat);
+  add_generation("/v1/completions", recipe::kOpenAiErrors, recipe::prepare_completion);
+  add_generation("/v1/messages", recipe::kMessagesErrors, recipe::prepare_messages);
+  add_decoded("/v1/messages/count_tokens", recipe::kMessagesErrors,
               [this](const std::string& request_id, const std::string& body) -> Work {
                 return
                     [this, request_id, count = recipe::count_messages_tokens(body, deployment_)] {
                       answer(request_id, count);
                     };
               });
-  server_->route("GET", "/v1/models", [this](const ServerRequest&, const Writer& writer) {
-    reply_text(*writer, 200, models_body(), "application/json");
-  });
+  add_models();
   server_->route("GET", "/health", [](const ServerRequest&, const Writer& writer) {
     reply_text(*writer, 200, R"({"status":"ok"})", "application/json");
   });
@@ -148,7 +158,7 @@ void Entrypoint::add_routes() {
     if (status.ok()) {
       reply_text(*writer, 200, R"({"status":"ready"})", "application/json");
     } else {
-      Client{"", recipe::openai_error_body, std::move(writer)}.refuse(status);
+      Client{new_request_id(), recipe::kOpenAiErrors, std::move(writer)}.refuse(status);
     }
   });
   server_->route("GET", "/metrics", [this](const ServerRequest&, const Writer& writer) {
@@ -156,19 +166,52 @@ void Entrypoint::add_routes() {
   });
 }
 
+/// The list of models and each of them, in the form that the client's family knows.
+void Entrypoint::add_models() {
+  const auto form_of = [](const ServerRequest& request) {
+    return request.header("anthropic-version").empty() ? recipe::ModelsForm::kOpenAi
+                                                       : recipe::ModelsForm::kAnthropic;
+  };
+  server_->route(
+      "GET", "/v1/models", [this, form_of](const ServerRequest& request, const Writer& writer) {
+        reply_text(*writer, 200, recipe::models_body(deployment_, model_facts(), form_of(request)),
+                   "application/json");
+      });
+  server_->route("GET", std::string(kModelPath) + "*",
+                 [this, form_of](const ServerRequest& request, Writer writer) {
+                   const recipe::ModelsForm form = form_of(request);
+                   const absl::StatusOr<std::string> body =
+                       recipe::model_body(deployment_, model_facts(), form,
+                                          std::string_view(request.path).substr(kModelPath.size()));
+                   if (body.ok()) {
+                     reply_text(*writer, 200, *body, "application/json");
+                     return;
+                   }
+                   const bool is_openai = form == recipe::ModelsForm::kOpenAi;
+                   Client{new_request_id(),
+                          is_openai ? recipe::kOpenAiErrors : recipe::kMessagesErrors,
+                          std::move(writer)}
+                       .refuse(body.status());
+                 });
+}
+
+recipe::ModelFacts Entrypoint::model_facts() const {
+  return {.created_seconds = created_seconds_, .context_tokens = options_.context_tokens};
+}
+
 /// Serves a path whose bodies are read on the decoding thread.
-void Entrypoint::add_decoded(const std::string& path, recipe::ErrorBodyFunction error_body,
+void Entrypoint::add_decoded(const std::string& path, const recipe::ErrorForm& errors,
                              Decode decode) {
   server_->route(
       "POST", path,
-      [this, error_body, decode = std::move(decode)](ServerRequest request, Writer writer) {
-        receive(std::move(request.body), {new_request_id(), error_body, std::move(writer)}, decode);
+      [this, errors, decode = std::move(decode)](ServerRequest request, Writer writer) {
+        receive(std::move(request.body), {new_request_id(), errors, std::move(writer)}, decode);
       });
 }
 
-void Entrypoint::add_generation(const std::string& path, recipe::ErrorBodyFunction error_body,
+void Entrypoint::add_generation(const std::string& path, const recipe::ErrorForm& errors,
                                 recipe::PrepareFunction prepare) {
-  add_decoded(path, error_body,
+  add_decoded(path, errors,
               [this, prepare](const std::string& request_id, const std::string& body) -> Work {
                 // std::function wants a copyable value.
                 auto prepared = std::make_shared<absl::StatusOr<recipe::PreparedRequest>>(
@@ -194,8 +237,9 @@ void Entrypoint::receive(std::string body, Client client, const Decode& decode) 
     arrivals_.erase(request_id);
     check_drained();
   });
-  Arrival& arrival = arrivals_[request_id];
-  arrival = {std::move(client), Clock::now()};
+  const Arrival& arrival =
+      arrivals_.insert_or_assign(request_id, Arrival{std::move(client), Clock::now()})
+          .first->second;
   Work work = [this, request_id, decode, body = std::move(body)] {
     loop_.post(decode(request_id, body));
   };
@@ -219,7 +263,9 @@ void Entrypoint::answer(const std::string& request_id, const absl::StatusOr<std:
   const std::optional<Arrival> arrival = take_arrival(request_id);
   if (!arrival) return;
   if (body.ok()) {
-    reply_text(*arrival->client.writer, 200, *body, "application/json");
+    ServerReply reply;
+    reply.body = *body;
+    arrival->client.respond(std::move(reply));
   } else {
     refuse(arrival->client, Refusal::kInvalid, body.status());
   }
@@ -346,19 +392,6 @@ void Entrypoint::close_when_idle() {
     return;
   }
   close_timer_ = loop_.after(std::chrono::milliseconds(10), [this] { close_when_idle(); });
-}
-
-std::string Entrypoint::models_body() const {
-  Json model = Json::object();
-  model["id"] = deployment_.model_id;
-  model["object"] = "model";
-  model["created"] = created_seconds_;
-  model["owned_by"] = "millrace";
-  model["max_model_len"] = options_.context_tokens;
-  Json body = Json::object();
-  body["object"] = "list";
-  body["data"] = Json::array({model});
-  return dump_json(body);
 }
 
 std::string Entrypoint::new_request_id() {

@@ -16,6 +16,7 @@
 #include "api/entrypoint/request_table.h"
 #include "api/entrypoint/view_poller.h"
 #include "api/recipe/deployment.h"
+#include "api/recipe/models.h"
 #include "api/recipe/prepared_request.h"
 #include "common/http/event_loop.h"
 #include "common/http/http_server.h"
@@ -75,8 +76,8 @@ class Entrypoint {
   Entrypoint(common::http::EventLoop& loop, Logger log, Registry& registry,
              recipe::Deployment deployment, const EntrypointOptions& options);
   void add_routes();
-  void add_decoded(const std::string& path, recipe::ErrorBodyFunction error_body, Decode decode);
-  void add_generation(const std::string& path, recipe::ErrorBodyFunction error_body,
+  void add_decoded(const std::string& path, const recipe::ErrorForm& errors, Decode decode);
+  void add_generation(const std::string& path, const recipe::ErrorForm& errors,
                       recipe::PrepareFunction prepare);
   void receive(std::string body, Client client, const Decode& decode);
   std::optional<Arrival> take_arrival(const std::string& request_id);
@@ -90,7 +91,8 @@ class Entrypoint {
   absl::Status readiness() const;
   void check_drained();
   void close_when_idle();
-  std::string models_body() const;
+  void add_models();
+  recipe::ModelFacts model_facts() const;
   std::string new_request_id();
 
   common::http::EventLoop& loop_;

@@ -166,8 +166,41 @@ TEST(Entrypoint, RefusesMessagesInTheProtocolsForm) {
   const HttpResponse response =
       post(cluster, "/v1/messages",
            R"({"model":"nano","max_tokens":1,"messages":[{"role":"user","content":"Hi"}]})");
-  EXPECT_EQ(response.status, 503);
+  EXPECT_EQ(response.status, 529);
+  EXPECT_EQ(response.header("retry-after"), "1");
   EXPECT_EQ(error_of(response)["type"], "overloaded_error");
+}
+
+TEST(Entrypoint, WhatTheListenerRefusesHasTheFormOfThePathsProtocol) {
+  const FakeCluster cluster({.body_bytes = 1000});
+  HttpClient client;
+  HttpResponse response = *client.get(cluster.url("/v1/messages"));
+  EXPECT_EQ(response.status, 405);
+  EXPECT_EQ((*parse_json(response.body))["type"], "error");
+  EXPECT_EQ(error_of(response)["type"], "invalid_request_error");
+  EXPECT_EQ(response.header("request-id"), (*parse_json(response.body))["request_id"]);
+  response = post(cluster, "/v1/messages/no/such", "{}");
+  EXPECT_EQ(response.status, 404);
+  EXPECT_EQ(error_of(response)["type"], "not_found_error");
+  response = post(cluster, "/v1/messages", std::string(1001, ' '));
+  EXPECT_EQ(response.status, 413);
+  EXPECT_EQ(error_of(response)["type"], "request_too_large");
+  response = post(cluster, "/v1/chat/completions", std::string(1001, ' '));
+  EXPECT_EQ(response.status, 413);
+  EXPECT_EQ(error_of(response)["type"], "invalid_request_error");
+  EXPECT_TRUE(error_of(response).contains("param"));
+  EXPECT_FALSE(response.header("x-request-id").empty());
+}
+
+TEST(Entrypoint, EveryAnswerNamesItsRequest) {
+  FakeCluster cluster;
+  cluster.start_workers();
+  const HttpResponse whole = post(cluster, "/v1/completions", raw_request(2));
+  EXPECT_EQ((*parse_json(whole.body))["id"], "cmpl-" + std::string(whole.header("x-request-id")));
+  EXPECT_EQ(whole.header("request-id"), whole.header("x-request-id"));
+  const HttpResponse streamed =
+      post(cluster, "/v1/completions", raw_request(2, R"(,"stream":true)"));
+  EXPECT_THAT(streamed.body, HasSubstr("cmpl-" + std::string(streamed.header("x-request-id"))));
 }
 
 TEST(Entrypoint, RefusesWhatIsWrongInTheErrorForm) {
@@ -208,7 +241,43 @@ TEST(Entrypoint, ListsItsModel) {
   EXPECT_EQ(body["data"][0]["id"], "nano");
   EXPECT_EQ(body["data"][0]["object"], "model");
   EXPECT_EQ(body["data"][0]["max_model_len"], 4096);
+  EXPECT_EQ(body["data"][1]["id"], "nano/alias");
   EXPECT_EQ(client.get(cluster.url("/health"))->status, 200);
+  EXPECT_EQ((*parse_json(client.get(cluster.url("/v1/models/nano"))->body))["object"], "model");
+  EXPECT_EQ((*parse_json(client.get(cluster.url("/v1/models/nano%2Falias"))->body))["id"],
+            "nano/alias");
+  const HttpResponse unknown = *client.get(cluster.url("/v1/models/other"));
+  EXPECT_EQ(unknown.status, 404);
+  EXPECT_EQ(error_of(unknown)["code"], "model_not_found");
+}
+
+TEST(Entrypoint, ListsItsModelInTheOtherFormForClientsOfMessages) {
+  FakeCluster cluster;
+  HttpClient client;
+  common::http::HttpRequest request;
+  request.headers = {{"anthropic-version", "2023-06-01"}};
+  const auto get = [&](const std::string& path) {
+    request.url = cluster.url(path);
+    return *client.send(request);
+  };
+  const Json list = *parse_json(get("/v1/models").body);
+  EXPECT_EQ(list["data"][0]["type"], "model");
+  EXPECT_EQ(list["data"][0]["display_name"], "nano");
+  EXPECT_EQ(list["first_id"], "nano");
+  EXPECT_EQ(list["last_id"], "nano/alias");
+  EXPECT_EQ(list["has_more"], false);
+  EXPECT_EQ((*parse_json(get("/v1/models/nano").body))["type"], "model");
+  EXPECT_EQ(error_of(get("/v1/models/other"))["type"], "not_found_error");
+}
+
+TEST(Entrypoint, AnAliasIsTheModel) {
+  FakeCluster cluster;
+  cluster.start_workers();
+  const HttpResponse response =
+      post(cluster, "/v1/chat/completions",
+           R"({"model":"nano/alias","max_tokens":2,"messages":[{"role":"user","content":"Hi"}]})");
+  EXPECT_EQ(response.status, 200) << response.body;
+  EXPECT_EQ((*parse_json(response.body))["model"], "nano");
 }
 
 TEST(Entrypoint, WithoutAnEngineANewRequestIsRefusedAtOnce) {
@@ -453,6 +522,19 @@ TEST(Entrypoint, ASilentStreamGetsComments) {
   EXPECT_EQ(received.status, 200);
   EXPECT_THAT(received.raw, testing::StartsWith(": keep-alive\n\n"));
   EXPECT_EQ(received.text, text_behind(kPromptTokens, 5));
+}
+
+TEST(Entrypoint, ASilentMessageGetsPings) {
+  FakeCluster cluster({.keep_alive = 50ms});
+  cluster.start_workers();
+  cluster.worker("decode-0").token_delay = 300ms;
+  const Received received = stream(
+      cluster, "/v1/messages",
+      R"({"model":"nano","max_tokens":2,"stream":true,"messages":[{"role":"user","content":"Hi"}]})");
+  std::size_t pings = 0;
+  for (const std::string& data : received.data) pings += data == R"({"type":"ping"})" ? 1 : 0;
+  EXPECT_GE(pings, 3u);  // one follows the first block's start
+  EXPECT_THAT(received.raw, HasSubstr("event: ping\ndata: {\"type\":\"ping\"}\n\n"));
 }
 
 TEST(Entrypoint, WithoutAControllerTheLastViewStaysInForce) {

@@ -261,6 +261,7 @@ std::unique_ptr<tokenizer::Tokenizer> nano_tokenizer() {
 recipe::Deployment nano_deployment(const tokenizer::Tokenizer& tokenizer) {
   recipe::Deployment deployment;
   deployment.model_id = kModelId;
+  deployment.aliases = {"nano/alias"};
   deployment.system_fingerprint = "test";
   deployment.tokenizer = &tokenizer;
   deployment.control = *recipe::resolve_control_tokens(tokenizer);
@@ -278,7 +279,9 @@ FakeCluster::FakeCluster(const ClusterOptions& wanted) {
 
   common::http::HttpServerOptions server;
   server.listen = "127.0.0.1:0";
-  server.error_body = [](int, std::string_view) { return std::string("{}"); };
+  server.error_reply = [](int, std::string_view, std::string_view) {
+    return common::http::ServerReply();
+  };
   auto controller = common::http::HttpServer::start(controller_loop_, server);
   CHECK(controller.ok());
   controller_ = std::move(*controller);
@@ -292,6 +295,7 @@ FakeCluster::FakeCluster(const ClusterOptions& wanted) {
   EntrypointOptions options;
   options.context_tokens = wanted.context_tokens;
   options.max_queue = wanted.max_queue;
+  options.http.body_bytes = wanted.body_bytes;
   options.request_deadline = wanted.request_deadline;
   options.keep_alive = wanted.keep_alive;
   options.controller_url = "http://" + controller_->address();

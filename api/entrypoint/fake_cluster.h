@@ -60,6 +60,7 @@ recipe::Deployment nano_deployment(const tokenizer::Tokenizer& tokenizer);
 struct ClusterOptions {
   int context_tokens = 4096;
   std::size_t max_queue = 512;
+  std::size_t body_bytes = 8u << 20;
   std::chrono::milliseconds request_deadline{300'000};
   std::chrono::milliseconds keep_alive{10'000};
 };

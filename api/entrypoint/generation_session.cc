@@ -25,11 +25,30 @@ Outcome outcome_of(const recipe::Ending& ending) {
 
 }  // namespace
 
-void Client::refuse(const absl::Status& status) const {
+void name_request(const std::string& request_id, common::http::ServerReply& reply) {
+  reply.headers.emplace_back("x-request-id", request_id);
+  reply.headers.emplace_back("request-id", request_id);
+}
+
+common::http::ServerReply error_reply(const absl::Status& status, const recipe::ErrorForm& errors,
+                                      const std::string& request_id) {
   common::http::ServerReply reply;
-  reply.status = common::http::http_status_of(status.code());
-  reply.body = error_body(recipe::error_details(status), request_id);
-  if (reply.status == 429 || reply.status == 503) reply.headers.emplace_back("Retry-After", "1");
+  reply.status = status.code() == absl::StatusCode::kUnavailable
+                     ? errors.unavailable_status
+                     : common::http::http_status_of(status.code());
+  reply.body = errors.body(recipe::error_details(status), request_id);
+  const bool may_retry = status.code() == absl::StatusCode::kUnavailable ||
+                         status.code() == absl::StatusCode::kResourceExhausted;
+  if (may_retry) reply.headers.emplace_back("Retry-After", "1");
+  return reply;
+}
+
+void Client::refuse(const absl::Status& status) const {
+  respond(error_reply(status, errors, request_id));
+}
+
+void Client::respond(common::http::ServerReply reply) const {
+  name_request(request_id, reply);
   writer->respond(std::move(reply));
 }
 
@@ -98,7 +117,7 @@ void GenerationSession::respond() {
   for (ChoiceState& choice : choices_) choices.push_back(std::move(choice.collected));
   common::http::ServerReply reply;
   reply.body = encoder_->complete(choices, usage_);
-  client_.writer->respond(std::move(reply));
+  client_.respond(std::move(reply));
 }
 
 void GenerationSession::fail(const absl::Status& status) {
@@ -115,6 +134,7 @@ void GenerationSession::begin_stream() {
   common::http::ServerReply head;
   head.content_type = "text/event-stream; charset=utf-8";
   head.headers.emplace_back("Cache-Control", "no-cache");
+  name_request(client_.request_id, head);
   client_.writer->begin_stream(std::move(head));
 }
 
@@ -146,7 +166,7 @@ void GenerationSession::arm_keep_alive() {
   keep_alive_timer_ = context_.loop.after(context_.keep_alive, [this] {
     if (is_quiet_) {
       begin_stream();
-      client_.writer->write(": keep-alive\n\n");
+      client_.writer->write(has_events_ ? encoder_->keep_alive() : ": keep-alive\n\n");
     }
     arm_keep_alive();
   });

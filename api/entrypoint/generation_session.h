@@ -22,13 +22,21 @@ namespace millrace::api::entrypoint {
 /// A client that waits for its answer, and how its protocol tells it of a failure.
 struct Client {
   std::string request_id;
-  recipe::ErrorBodyFunction error_body = nullptr;
+  recipe::ErrorForm errors;
   std::unique_ptr<common::http::ResponseWriter> writer;
 
-  /// Answers with a failure before anything was sent: the status of the code, Retry-After where
-  /// trying again makes sense.
+  /// Answers with a failure before anything was sent.
   void refuse(const absl::Status& status) const;
+  /// Answers; the reply gets the headers that name the request.
+  void respond(common::http::ServerReply reply) const;
 };
+
+/// A failure as an answer: the status of the code, Retry-After where trying again makes sense.
+common::http::ServerReply error_reply(const absl::Status& status, const recipe::ErrorForm& errors,
+                                      const std::string& request_id);
+
+/// Tells the request's id, by the names that clients of either family log.
+void name_request(const std::string& request_id, common::http::ServerReply& reply);
 
 /// What all answers of an entrypoint share; all borrowed.
 struct SessionContext {
@@ -40,8 +48,8 @@ struct SessionContext {
 
 /// One client's answer, of one choice or several: tokens in, bytes of its protocol out. A stream's
 /// head is sent with its first token, so that a failure before it gets a proper status; when the
-/// first token takes long, the head goes out with a comment, to keep proxies from closing. Belongs
-/// to the loop's thread.
+/// first token takes long, the head goes out with a comment, to keep proxies from closing; a begun
+/// stream that is silent gets its protocol's keep-alive. Belongs to the loop's thread.
 class GenerationSession final : public OutputSink {
  public:
   GenerationSession(const SessionContext& context, recipe::PreparedRequest request, Client client);

@@ -34,10 +34,10 @@ class Recorder final : public common::http::ResponseWriter {
 class GenerationSessionTest : public testing::Test {
  protected:
   std::unique_ptr<GenerationSession> chat(const std::string& members) {
-    return session(recipe::prepare_chat, recipe::openai_error_body, members);
+    return session(recipe::prepare_chat, recipe::kOpenAiErrors, members);
   }
   std::unique_ptr<GenerationSession> message(const std::string& members) {
-    return session(recipe::prepare_messages, recipe::messages_error_body, members);
+    return session(recipe::prepare_messages, recipe::kMessagesErrors, members);
   }
 
   std::vector<recipe::GeneratedToken> tokens(std::string_view text) const {
@@ -53,7 +53,7 @@ class GenerationSessionTest : public testing::Test {
 
  private:
   std::unique_ptr<GenerationSession> session(recipe::PrepareFunction prepare,
-                                             recipe::ErrorBodyFunction error_body,
+                                             const recipe::ErrorForm& errors,
                                              const std::string& members) {
     auto prepared =
         prepare(R"({"model":"nano","max_tokens":9,"messages":[{"role":"user","content":"q"}])" +
@@ -62,7 +62,7 @@ class GenerationSessionTest : public testing::Test {
     EXPECT_TRUE(prepared.ok()) << prepared.status();
     return std::make_unique<GenerationSession>(
         SessionContext{loop_, deployment_, metrics_, std::chrono::minutes(1)}, *std::move(prepared),
-        Client{"7", error_body, std::make_unique<Recorder>(answer_)});
+        Client{"7", errors, std::make_unique<Recorder>(answer_)});
   }
 
   const std::unique_ptr<tokenizer::Tokenizer> tokenizer_ = test::nano_tokenizer();
@@ -129,7 +129,7 @@ TEST_F(GenerationSessionTest, ChoicesAreParsedApartAndAnsweredTogether) {
 
 TEST_F(GenerationSessionTest, AFailureHasTheProtocolsForm) {
   message(R"(,"stream":true)")->fail(absl::UnavailableError("no engine"));
-  EXPECT_EQ(answer().reply.status, 503);
+  EXPECT_EQ(answer().reply.status, 529);
   EXPECT_EQ(answer().reply.body,
             R"({"type":"error","error":{"type":"overloaded_error","message":"no engine"},)"
             R"("request_id":"7"})");

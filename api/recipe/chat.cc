@@ -3,6 +3,7 @@
 
 #include "api/recipe/chat_request.h"
 #include "api/recipe/event_stream.h"
+#include "api/recipe/image_reference.h"
 #include "api/recipe/parse_options.h"
 #include "api/recipe/prepared_request.h"
 #include "common/json.h"
@@ -243,14 +244,18 @@ std::string openai_error_body(const ErrorDetails& details, std::string_view /*re
 absl::StatusOr<PreparedRequest> prepare_chat(std::string_view body, const Deployment& deployment,
                                              const AnswerIdentity& identity) {
   ASSIGN_OR_RETURN(ChatRequest request,
-                   parse_chat_request(body, deployment.model_id, deployment.vocab_size,
+                   parse_chat_request(body, deployment.names(), deployment.vocab_size,
                                       deployment.default_thinking));
+  RETURN_IF_ERROR(refuse_images(request.conversation));
+  settle_thinking_sampling(deployment.thinking_sampling, deployment.render.format,
+                           request.conversation, request.sampling);
   PreparedRequest prepared;
   prepared.prompt_field = "messages";
   ASSIGN_OR_RETURN(const RenderedPrompt prompt, render(request.conversation, deployment.render));
   ASSIGN_OR_RETURN(prepared.prompt, encode_prompt(prompt.segments, *deployment.tokenizer));
   const bool is_thinking = request.conversation.thinking == Thinking::kOn;
-  prepared.parsing = parse_options(request.conversation, prompt.stage, request.parallel_calls);
+  prepared.parsing =
+      parse_options(request.conversation, prompt.stage, request.parallel_calls, deployment.reading);
   prepared.parsing.stops = request.sampling.stop;
   prepared.is_streamed = request.stream.is_streamed;
   prepared.encoder = std::make_unique<ChatEncoder>(

@@ -27,53 +27,74 @@ absl::Status too_many(const std::string& path, std::size_t limit, std::string_vi
                      "array_above_max_length");
 }
 
-/// A required, non-empty, short string.
-absl::StatusOr<std::string> read_name(const Fields& object, std::string_view field) {
-  ASSIGN_OR_RETURN(auto name, object.string(field));
-  const std::string path = object.path(field);
-  if (!name) return missing(path);
-  if (name->empty() || name->size() > kMaxNameBytes) {
-    return field_error(path, str_cat("`", path, "` must have 1 to ", kMaxNameBytes, " bytes"));
-  }
-  return *std::move(name);
+absl::StatusOr<std::string> require_string(const Fields& object, std::string_view field) {
+  ASSIGN_OR_RETURN(auto text, object.string(field));
+  if (!text) return missing(object.path(field));
+  return *std::move(text);
 }
 
-/// Pictures are understood, but nothing here turns them into rows for the model.
-absl::Status refuse_image(const Fields& part, Role role) {
+/// A required, non-empty, short string.
+absl::StatusOr<std::string> read_name(const Fields& object, std::string_view field) {
+  ASSIGN_OR_RETURN(std::string name, require_string(object, field));
+  if (name.empty() || name.size() > kMaxNameBytes) {
+    const std::string path = object.path(field);
+    return field_error(path, str_cat("`", path, "` must have 1 to ", kMaxNameBytes, " bytes"));
+  }
+  return name;
+}
+
+absl::StatusOr<Part> read_image(const Fields& part, Role role, ImageReader& images) {
   RETURN_IF_ERROR(part.require_object("image_url"));
   const Json* image = part.find("image_url");
   if (image == nullptr) return missing(part.path("image_url"));
-  const Fields fields(*image, part.path("image_url"));
-  ASSIGN_OR_RETURN(const auto url, fields.string("url"));
-  if (!url) return missing(fields.path("url"));
   if (role != Role::kUser && role != Role::kTool) {
     return field_error(part.path("type"), "image_url parts are allowed in user and tool messages",
                        "unsupported_content");
   }
-  return field_error(part.path("type"),
-                     str_cat("`", part.path("type"),
-                             "` is \"image_url\", but this deployment has no image encoder"),
-                     "unsupported_content");
+  const Fields fields(*image, part.path("image_url"));
+  ASSIGN_OR_RETURN(const auto detail, fields.string("detail"));
+  if (detail && *detail != "auto" && *detail != "low" && *detail != "high") {
+    return field_error(fields.path("detail"),
+                       str_cat("`", fields.path("detail"), "` must be auto, low or high"));
+  }
+  ASSIGN_OR_RETURN(const auto url, fields.string("url"));
+  if (!url) return missing(fields.path("url"));
+  return images.read_url(*url, fields.path("url"));
 }
 
-absl::StatusOr<std::string> read_part(const Json& part, const std::string& where, Role role) {
+/// Documents are not read; the model is told that there was one.
+absl::StatusOr<Part> read_file(const Fields& part) {
+  RETURN_IF_ERROR(part.require_object("file"));
+  const Json* file = part.find("file");
+  if (file == nullptr) return missing(part.path("file"));
+  const Fields fields(*file, part.path("file"));
+  RETURN_IF_ERROR(fields.refuse({"file_id"}));
+  ASSIGN_OR_RETURN(const auto data, fields.string("file_data"));
+  if (!data) return missing(fields.path("file_data"));
+  return Part{.text = "[Unsupported Document]"};
+}
+
+absl::StatusOr<Part> read_part(const Json& part, const std::string& where, Role role,
+                               ImageReader& images) {
   if (!part.is_object()) return field_error(where, str_cat("`", where, "` must be an object"));
   const Fields fields(part, where);
-  ASSIGN_OR_RETURN(const auto type, fields.string("type"));
-  if (type == "image_url") return refuse_image(fields, role);
+  ASSIGN_OR_RETURN(const std::string type, require_string(fields, "type"));
+  if (type == "image_url") return read_image(fields, role, images);
+  if (type == "file") return read_file(fields);
   if (type != "text") {
-    return field_error(fields.path("type"),
-                       str_cat("`", fields.path("type"), "` must be \"text\"",
-                               type ? str_cat(", is \"", *type, "\"") : std::string()),
-                       type ? "unsupported_content" : "missing_required_parameter");
+    return field_error(
+        fields.path("type"),
+        str_cat("`", fields.path("type"), "` must be text, image_url or file, is \"", type, "\""),
+        "unsupported_content");
   }
   ASSIGN_OR_RETURN(auto text, fields.string("text"));
   if (!text) return missing(fields.path("text"));
-  return *std::move(text);
+  return Part{.text = *std::move(text)};
 }
 
 /// A string, or a list of parts; no parts at all when absent.
-absl::StatusOr<std::vector<Part>> read_content(const Fields& message, Role role) {
+absl::StatusOr<std::vector<Part>> read_content(const Fields& message, Role role,
+                                               ImageReader& images) {
   std::vector<Part> parts;
   const Json* content = message.find("content");
   if (content == nullptr) return parts;
@@ -88,8 +109,8 @@ absl::StatusOr<std::vector<Part>> read_content(const Fields& message, Role role)
   }
   if (content->size() > kMaxParts) return too_many(path, kMaxParts, "parts");
   for (std::size_t i = 0; i < content->size(); ++i) {
-    ASSIGN_OR_RETURN(std::string text, read_part((*content)[i], str_cat(path, "[", i, "]"), role));
-    parts.push_back({std::move(text)});
+    ASSIGN_OR_RETURN(Part part, read_part((*content)[i], str_cat(path, "[", i, "]"), role, images));
+    parts.push_back(std::move(part));
   }
   return parts;
 }
@@ -151,7 +172,8 @@ absl::StatusOr<std::vector<ToolCall>> read_calls(const Fields& message) {
   return calls;
 }
 
-absl::StatusOr<Message> read_message(const Json& value, const std::string& where) {
+absl::StatusOr<Message> read_message(const Json& value, const std::string& where,
+                                     ImageReader& images) {
   if (!value.is_object()) {
     return field_error(where, str_cat("`", where, "` must be an object"), "invalid_type");
   }
@@ -159,7 +181,7 @@ absl::StatusOr<Message> read_message(const Json& value, const std::string& where
   Message message;
   ASSIGN_OR_RETURN(message.role, read_role(fields));
   RETURN_IF_ERROR(fields.refuse({"function_call", "audio"}));
-  ASSIGN_OR_RETURN(message.parts, read_content(fields, message.role));
+  ASSIGN_OR_RETURN(message.parts, read_content(fields, message.role, images));
   if (message.role == Role::kAssistant) {
     ASSIGN_OR_RETURN(message.reasoning, fields.string("reasoning_content"));
     ASSIGN_OR_RETURN(message.tool_calls, read_calls(fields));
@@ -220,7 +242,7 @@ class Pairing {
 
 }  // namespace
 
-absl::StatusOr<std::vector<Message>> read_chat_messages(const Fields& body) {
+absl::StatusOr<std::vector<Message>> read_chat_messages(const Fields& body, ImageReader& images) {
   const Json* list = body.find("messages");
   if (list == nullptr) return missing("messages");
   if (!list->is_array()) {
@@ -233,7 +255,7 @@ absl::StatusOr<std::vector<Message>> read_chat_messages(const Fields& body) {
   Pairing pairing;
   for (std::size_t i = 0; i < list->size(); ++i) {
     const std::string where = str_cat("messages[", i, "]");
-    ASSIGN_OR_RETURN(Message message, read_message((*list)[i], where));
+    ASSIGN_OR_RETURN(Message message, read_message((*list)[i], where, images));
     if (message.is_prefix && i + 1 < list->size()) {
       return field_error(where + ".prefix", "only the last message may be a prefix");
     }

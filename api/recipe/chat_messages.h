@@ -5,6 +5,7 @@
 #include "absl/status/statusor.h"
 #include "api/recipe/conversation.h"
 #include "api/recipe/fields.h"
+#include "api/recipe/image_reference.h"
 
 namespace millrace::api::recipe {
 
@@ -12,6 +13,6 @@ namespace millrace::api::recipe {
 /// exactly one tool message directly behind it; only the last message may be a prefix. Numbers of
 /// messages, parts and calls and the lengths of ids and names are bounded.
 /// Errors: kInvalidArgument, with the field's name.
-absl::StatusOr<std::vector<Message>> read_chat_messages(const Fields& body);
+absl::StatusOr<std::vector<Message>> read_chat_messages(const Fields& body, ImageReader& images);
 
 }  // namespace millrace::api::recipe

@@ -79,14 +79,17 @@ absl::Status read_logprobs(const Fields& body, Sampling& sampling) {
 
 }  // namespace
 
-absl::StatusOr<ChatRequest> parse_chat_request(std::string_view body, std::string_view served_model,
-                                               int vocab_size, Thinking default_thinking) {
+absl::StatusOr<ChatRequest> parse_chat_request(std::string_view body,
+                                               const ModelNames& served_model, int vocab_size,
+                                               Thinking default_thinking) {
   ASSIGN_OR_RETURN(const Json json, parse_body(body));
   const Fields fields(json, "");
   ChatRequest request;
   RETURN_IF_ERROR(check_model(fields, served_model));
   RETURN_IF_ERROR(fields.refuse({"functions", "function_call", "audio", "web_search_options"}));
-  ASSIGN_OR_RETURN(request.conversation.messages, read_chat_messages(fields));
+  ImageReader images;
+  ASSIGN_OR_RETURN(request.conversation.messages, read_chat_messages(fields, images));
+  request.conversation.image_fields = images.take_fields();
   RETURN_IF_ERROR(read_chat_tools(fields, body, request.conversation, request.parallel_calls));
   ASSIGN_OR_RETURN(const ThinkingSource source,
                    read_thinking(fields, default_thinking, request.conversation));

@@ -18,10 +18,11 @@ struct ChatRequest {
 };
 
 /// Decodes and validates a body. Known fields with unknown values are refused by name, unknown
-/// fields are ignored; what this server cannot do yet (images, JSON schemas for the answer, the
-/// functions that preceded tools) is refused. Errors: kInvalidArgument, kNotFound (model), with the
-/// field's name.
-absl::StatusOr<ChatRequest> parse_chat_request(std::string_view body, std::string_view served_model,
-                                               int vocab_size, Thinking default_thinking);
+/// fields are ignored; what this server cannot do yet (JSON schemas for the answer, the functions
+/// that preceded tools) is refused. Images are carried as references. Errors: kInvalidArgument,
+/// kNotFound (model), with the field's name.
+absl::StatusOr<ChatRequest> parse_chat_request(std::string_view body,
+                                               const ModelNames& served_model, int vocab_size,
+                                               Thinking default_thinking);
 
 }  // namespace millrace::api::recipe

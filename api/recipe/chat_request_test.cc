@@ -59,7 +59,15 @@ TEST(ChatRequest, RefusesBadInputAndNamesTheField) {
       {R"({"model":"m","messages":[{"role":"user","content":7}]})", "messages[0].content",
        "string"},
       {R"({"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}]})",
-       "messages[0].content[0].type", "image_url"},
+       "messages[0].content[0].image_url.url", "http or https"},
+      {R"({"model":"m","messages":[{"role":"user","content":[{"type":"audio"}]}]})",
+       "messages[0].content[0].type", "must be text, image_url or file, is \"audio\""},
+      {R"({"model":"m","messages":[{"role":"user","content":[{"type":"file","file":{"file_id":"f"}}]}]})",
+       "messages[0].content[0].file.file_id", "not supported"},
+      {R"({"model":"m","messages":[{"role":"system","content":[{"type":"image_url","image_url":{"url":"http://a"}}]}]})",
+       "messages[0].content[0].type", "user and tool messages"},
+      {R"({"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"http://a","detail":"x"}}]}]})",
+       "messages[0].content[0].image_url.detail", "auto, low or high"},
       {R"({"model":"m","messages":[{"role":"user","content":[{"type":"text"}]}]})",
        "messages[0].content[0].text", "required"},
       {R"({"model":"m","messages":[{"role":"assistant","content":"x","tool_calls":[]}]})",
@@ -124,6 +132,14 @@ TEST(ChatRequest, RefusesBadInputAndNamesTheField) {
       {with(R"("response_format":{"type":"json_schema"})"), "response_format", "not supported"},
       {with(R"("response_format":{"type":"regex"})"), "response_format.type", "json_object"},
       {with(R"("functions":[])"), "functions", "not supported"},
+      {with(R"("guided_json":{})"), "guided_json", "not supported"},
+      {with(R"("guided_regex":"a*")"), "guided_regex", "not supported"},
+      {with(R"("structured_outputs":{"choice":["a"]})"), "structured_outputs", "not supported"},
+      {with(R"("ebnf":"root ::= x")"), "ebnf", "not supported"},
+      {with("\"user\":\"a\\u0000b\""), "", "NUL"},
+      {with("\"user\":\"\\ud800\""), "", "invalid JSON"},
+      {with("\"user\":\"\xff\""), "", "invalid JSON"},
+      {with("\"user\":" + std::string(600, '[') + std::string(600, ']')), "", "nested deeper"},
       {with(R"("thinking":{"type":"sometimes"})"), "thinking.type", "enabled or disabled"},
       {with(R"("reasoning_effort":0)"), "reasoning_effort", "1 to 100"},
       {with(R"("reasoning_effort":101)"), "reasoning_effort", "1 to 100"},
@@ -141,6 +157,10 @@ TEST(ChatRequest, RefusesBadInputAndNamesTheField) {
     EXPECT_EQ(details.param, refusal.param);
     EXPECT_THAT(details.message, HasSubstr(refusal.message));
   }
+}
+
+TEST(ChatRequest, ABackslashBeforeWhatLooksLikeANulIsNone) {
+  EXPECT_TRUE(parse(with("\"user\":\"a\\\\u0000b\"")).ok());
 }
 
 TEST(ChatRequest, RefusesAnotherModelAsNotFound) {

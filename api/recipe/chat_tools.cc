@@ -121,8 +121,11 @@ absl::StatusOr<ResponseFormat> read_response_format(const Fields& body,
   if (type == "text") return ResponseFormat::kText;
   if (type == "json_schema") return unsupported_field("response_format");
   if (type != "json_object") {
-    return field_error("response_format.type", "`response_format.type` must be text or json_object",
-                       type ? "invalid_value" : "missing_required_parameter");
+    return field_error(
+        "response_format.type",
+        "`response_format.type` must be text or json_object; regular expressions and grammars "
+        "are not supported",
+        type ? "invalid_value" : "missing_required_parameter");
   }
   if (!has_word_json(messages)) {
     return field_error("messages",

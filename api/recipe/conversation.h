@@ -88,7 +88,8 @@ struct Conversation {
   ToolChoice tool_choice;
   ResponseFormat response_format = ResponseFormat::kText;
   Thinking thinking = Thinking::kOn;
-  Effort effort;  ///< rendered in thinking mode only
+  Effort effort;                          ///< rendered in thinking mode only
+  std::vector<std::string> image_fields;  ///< of the request: where its images stand, in order
 };
 
 /// How tokens are chosen and when generation ends. Defaults are the API's.

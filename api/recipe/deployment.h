@@ -2,10 +2,14 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "api/recipe/conversation.h"
+#include "api/recipe/model_names.h"
+#include "api/recipe/output_parser.h"
 #include "api/recipe/prompt.h"
 #include "api/recipe/render_options.h"
+#include "api/recipe/thinking_sampling.h"
 #include "api/tokenizer/tokenizer.h"
 #include "common/types.h"
 
@@ -21,6 +25,7 @@ enum class UsageForm {
 /// must outlive everything made from it.
 struct Deployment {
   std::string model_id;
+  std::vector<std::string> aliases;  ///< further names that requests may use for the model
   std::string system_fingerprint;
   const tokenizer::Tokenizer* tokenizer = nullptr;
   ControlTokens control;
@@ -29,6 +34,10 @@ struct Deployment {
   int vocab_size = 0;
   Thinking default_thinking = Thinking::kOn;
   UsageForm usage_form = UsageForm::kSeparateChunk;
+  ThinkingSampling thinking_sampling = ThinkingSampling::kAsRequested;
+  ParseOptions reading;  ///< of answers: the choices where sources disagree; requests set the rest
+
+  ModelNames names() const { return {model_id, aliases}; }
 };
 
 /// Names one answer.

@@ -1,5 +1,6 @@
 #include "api/recipe/fields.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <limits>
 #include <utility>
@@ -97,6 +98,21 @@ absl::Status Fields::refuse(std::initializer_list<std::string_view> names) const
   return absl::OkStatus();
 }
 
+namespace {
+
+/// In any text or name. The parser has bounded the depth.
+bool has_nul(const Json& value) {
+  if (value.is_string()) return value.get_ref<const std::string&>().find('\0') != std::string::npos;
+  if (value.is_array()) return std::any_of(value.begin(), value.end(), has_nul);
+  if (!value.is_object()) return false;
+  const auto& members = value.items();
+  return std::any_of(members.begin(), members.end(), [](const auto& member) {
+    return member.key().find('\0') != std::string::npos || has_nul(member.value());
+  });
+}
+
+}  // namespace
+
 std::string dotted(std::string_view path) {
   std::string out;
   for (const char c : path) {
@@ -115,13 +131,17 @@ absl::StatusOr<Json> parse_body(std::string_view body) {
   absl::StatusOr<Json> value = parse_json(clamped ? *clamped : body);
   if (!value.ok()) return field_error("", message_of(value.status()), "invalid_json");
   if (!value->is_object()) return field_error("", "the body must be a JSON object", "invalid_json");
+  // Only where the text can spell one is the whole looked through.
+  if (body.find("\\u0000") != std::string_view::npos && has_nul(*value)) {
+    return field_error("", "a text of the body has a NUL (\\u0000)", "invalid_json");
+  }
   return value;
 }
 
-absl::Status check_model(const Fields& body, std::string_view served) {
+absl::Status check_model(const Fields& body, const ModelNames& served) {
   ASSIGN_OR_RETURN(const std::optional<std::string> model, body.string("model"));
   if (!model) return field_error("model", "`model` is required", "missing_required_parameter");
-  if (*model != served) return unknown_model_error(*model, served);
+  if (!served.has(*model)) return unknown_model_error(*model, served.id);
   return absl::OkStatus();
 }
 
@@ -174,6 +194,13 @@ absl::StatusOr<std::map<TokenId, float>> read_logit_bias(const Fields& body, int
   return biases;
 }
 
+/// Names of vLLM's and SGLang's fields. Dropped, they would give answers that break their schema.
+absl::Status refuse_structure(const Fields& body) {
+  return body.refuse({"guided_json", "guided_regex", "guided_choice", "guided_grammar",
+                      "guided_decoding_backend", "guided_whitespace_pattern", "structured_outputs",
+                      "structural_tag", "json_schema", "regex", "ebnf", "grammar"});
+}
+
 absl::Status read_lengths(const Fields& body, Sampling& sampling) {
   constexpr std::int64_t kMax = std::numeric_limits<std::int32_t>::max();
   ASSIGN_OR_RETURN(const auto max_tokens, body.integer("max_tokens", 1, kMax));
@@ -216,6 +243,7 @@ absl::Status read_penalties(const Fields& body, Sampling& sampling) {
 
 absl::StatusOr<Sampling> read_sampling(const Fields& body, int vocab_size) {
   Sampling sampling;
+  RETURN_IF_ERROR(refuse_structure(body));
   RETURN_IF_ERROR(read_lengths(body, sampling));
   RETURN_IF_ERROR(read_filters(body, sampling));
   RETURN_IF_ERROR(read_penalties(body, sampling));

@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "api/recipe/conversation.h"
+#include "api/recipe/model_names.h"
 #include "common/json_fwd.h"
 
 namespace millrace::api::recipe {
@@ -44,11 +45,11 @@ class Fields {
 /// A field's path in another spelling: "tools[0].name" is "tools.0.name".
 std::string dotted(std::string_view path);
 
-/// Parses a request body; kInvalidArgument unless it is a JSON object.
+/// Parses a request body; kInvalidArgument unless it is a JSON object whose texts have no NUL.
 absl::StatusOr<Json> parse_body(std::string_view body);
 
 /// The `model` field against the one model that is served.
-absl::Status check_model(const Fields& body, std::string_view served);
+absl::Status check_model(const Fields& body, const ModelNames& served);
 
 /// Of a request's stop strings, whatever its protocol calls them.
 inline constexpr std::size_t kMaxStops = 16;
@@ -58,6 +59,7 @@ inline constexpr std::size_t kMaxStopBytes = 1024;
 inline constexpr std::int64_t kMaxChoices = 16;
 
 /// The sampling fields that the protocols of OpenAI's family share (all but log probabilities).
+/// What other servers take to hold an answer to a grammar or a schema is refused by name.
 absl::StatusOr<Sampling> read_sampling(const Fields& body, int vocab_size);
 
 /// `stream` and `stream_options`.

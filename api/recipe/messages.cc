@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "api/recipe/event_stream.h"
+#include "api/recipe/image_reference.h"
 #include "api/recipe/messages_request.h"
 #include "api/recipe/parse_options.h"
 #include "api/recipe/prepared_request.h"
@@ -100,6 +101,8 @@ class MessagesEncoder final : public ResponseEncoder {
     event["usage"] = messages_usage(usage);
     return events.append(named_event(event)).append(named_event(typed("message_stop")));
   }
+
+  std::string keep_alive() override { return named_event(typed("ping")); }
 
   std::string fail(const ErrorDetails& error) override {
     return str_cat("event: error\ndata: ", messages_error_body(error, request_id_), "\n\n");
@@ -226,8 +229,9 @@ class MessagesEncoder final : public ResponseEncoder {
 
 std::string_view error_type_of(absl::StatusCode code) {
   switch (code) {
+    case absl::StatusCode::kOutOfRange:  // a body over the limit
+      return "request_too_large";
     case absl::StatusCode::kInvalidArgument:
-    case absl::StatusCode::kOutOfRange:
     case absl::StatusCode::kFailedPrecondition:
     case absl::StatusCode::kUnimplemented:
       return "invalid_request_error";
@@ -261,13 +265,17 @@ absl::StatusOr<PreparedRequest> prepare_messages(std::string_view body,
                                                  const Deployment& deployment,
                                                  const AnswerIdentity& identity) {
   ASSIGN_OR_RETURN(MessagesRequest request,
-                   parse_messages_request(body, deployment.model_id, deployment.default_thinking,
+                   parse_messages_request(body, deployment.names(), deployment.default_thinking,
                                           MaxTokens::kRequired));
+  RETURN_IF_ERROR(refuse_images(request.conversation));
+  settle_thinking_sampling(deployment.thinking_sampling, deployment.render.format,
+                           request.conversation, request.sampling);
   PreparedRequest prepared;
   prepared.prompt_field = "messages";
   ASSIGN_OR_RETURN(const RenderedPrompt prompt, render(request.conversation, deployment.render));
   ASSIGN_OR_RETURN(prepared.prompt, encode_prompt(prompt.segments, *deployment.tokenizer));
-  prepared.parsing = parse_options(request.conversation, prompt.stage, request.parallel_calls);
+  prepared.parsing =
+      parse_options(request.conversation, prompt.stage, request.parallel_calls, deployment.reading);
   prepared.parsing.stops = request.sampling.stop;
   prepared.is_streamed = request.is_streamed;
   prepared.encoder = std::make_unique<MessagesEncoder>(
@@ -279,8 +287,9 @@ absl::StatusOr<PreparedRequest> prepare_messages(std::string_view body,
 absl::StatusOr<std::string> count_messages_tokens(std::string_view body,
                                                   const Deployment& deployment) {
   ASSIGN_OR_RETURN(const MessagesRequest request,
-                   parse_messages_request(body, deployment.model_id, deployment.default_thinking,
+                   parse_messages_request(body, deployment.names(), deployment.default_thinking,
                                           MaxTokens::kOptional));
+  RETURN_IF_ERROR(refuse_images(request.conversation));
   ASSIGN_OR_RETURN(const RenderedPrompt prompt, render(request.conversation, deployment.render));
   ASSIGN_OR_RETURN(const std::vector<TokenId> ids,
                    encode_prompt(prompt.segments, *deployment.tokenizer));

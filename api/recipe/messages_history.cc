@@ -1,5 +1,6 @@
 #include "api/recipe/messages_history.h"
 
+#include <iterator>
 #include <optional>
 #include <set>
 #include <string>
@@ -42,23 +43,41 @@ absl::StatusOr<std::string> require_name(const Fields& block, std::string_view f
   return name;
 }
 
-/// A block that shows as text; nullopt for other kinds.
-absl::StatusOr<std::optional<std::string>> read_text_like(const Fields& block,
-                                                          const std::string& type) {
-  if (type == "text") {
-    ASSIGN_OR_RETURN(std::string text, require_string(block, "text"));
-    return std::optional<std::string>(std::move(text));
+absl::StatusOr<Part> read_image(const Fields& block, ImageReader& images) {
+  RETURN_IF_ERROR(block.require_object("source"));
+  const Json* source = block.find("source");
+  if (source == nullptr) return missing(block.path("source"));
+  const Fields fields(*source, block.path("source"));
+  ASSIGN_OR_RETURN(const std::string type, require_string(fields, "type"));
+  if (type == "url") {
+    ASSIGN_OR_RETURN(const std::string url, require_string(fields, "url"));
+    return images.read_url(url, fields.path("url"));
   }
-  if (type == "document") return std::optional<std::string>("[Unsupported Document]");
-  if (type == "tool_reference") {
-    ASSIGN_OR_RETURN(std::string name, require_string(block, "tool_name"));
-    return std::optional<std::string>(std::move(name));
-  }
-  if (type == "image") {
-    return problem(block.path("type"), "this deployment has no image encoder",
+  if (type != "base64") {
+    return problem(fields.path("type"), str_cat("must be base64 or url, is ", type),
                    "unsupported_content");
   }
-  return std::optional<std::string>();
+  ASSIGN_OR_RETURN(const std::string media_type, require_string(fields, "media_type"));
+  ASSIGN_OR_RETURN(const std::string data, require_string(fields, "data"));
+  return images.read_base64(media_type, data, fields.path("data"));
+}
+
+/// A block that shows as text or an image; nullopt for other kinds.
+absl::StatusOr<std::optional<Part>> read_visible(const Fields& block, const std::string& type,
+                                                 ImageReader& images) {
+  Part part;
+  if (type == "text") {
+    ASSIGN_OR_RETURN(part.text, require_string(block, "text"));
+  } else if (type == "document") {
+    part.text = "[Unsupported Document]";
+  } else if (type == "tool_reference") {
+    ASSIGN_OR_RETURN(part.text, require_string(block, "tool_name"));
+  } else if (type == "image") {
+    ASSIGN_OR_RETURN(part, read_image(block, images));
+  } else {
+    return std::optional<Part>();
+  }
+  return std::optional<Part>(std::move(part));
 }
 
 /// Calls `read(fields, type, index)` for every block of a list; a string is one text block.
@@ -83,7 +102,7 @@ absl::Status for_blocks(const Json& content, const std::string& where, Read read
   return absl::OkStatus();
 }
 
-absl::StatusOr<Message> read_result(const Fields& block) {
+absl::StatusOr<Message> read_result(const Fields& block, ImageReader& images) {
   Message message;
   message.role = Role::kTool;
   ASSIGN_OR_RETURN(message.tool_call_id, require_name(block, "tool_use_id"));
@@ -92,33 +111,35 @@ absl::StatusOr<Message> read_result(const Fields& block) {
   RETURN_IF_ERROR(for_blocks(
       *content, block.path("content"),
       [&](const Fields& inner, const std::string& type, std::size_t) -> absl::Status {
-        ASSIGN_OR_RETURN(auto text, read_text_like(inner, type));
-        message.parts.push_back({text ? *std::move(text) : str_cat("[Unsupported ", type, "]")});
+        ASSIGN_OR_RETURN(auto part, read_visible(inner, type, images));
+        message.parts.push_back(part ? *std::move(part)
+                                     : Part{.text = str_cat("[Unsupported ", type, "]")});
         return absl::OkStatus();
       }));
   return message;
 }
 
 /// One user message as results, and then a message of the rest.
-absl::StatusOr<std::vector<Message>> read_user(const Json& content, const std::string& where) {
+absl::StatusOr<std::vector<Message>> read_user(const Json& content, const std::string& where,
+                                               ImageReader& images) {
   std::vector<Message> messages;
   Message rest;
   RETURN_IF_ERROR(for_blocks(
       content, where,
       [&](const Fields& block, const std::string& type, std::size_t) -> absl::Status {
         if (type == "tool_result") {
-          ASSIGN_OR_RETURN(Message result, read_result(block));
+          ASSIGN_OR_RETURN(Message result, read_result(block, images));
           messages.push_back(std::move(result));
           return absl::OkStatus();
         }
-        ASSIGN_OR_RETURN(auto text, read_text_like(block, type));
-        if (!text) {
+        ASSIGN_OR_RETURN(auto part, read_visible(block, type, images));
+        if (!part) {
           return problem(
               block.path("type"),
               str_cat("must be text, image, document, tool_result or tool_reference, is ", type),
               "unsupported_content");
         }
-        rest.parts.push_back({*std::move(text)});
+        rest.parts.push_back(*std::move(part));
         return absl::OkStatus();
       }));
   if (messages.empty() && rest.parts.empty()) return problem(where, "must not be empty");
@@ -168,24 +189,41 @@ absl::StatusOr<Message> read_assistant(const Json& content, std::string_view raw
   return message;
 }
 
+/// A list of text blocks, or a string, as the parts of one message.
+absl::StatusOr<std::vector<Part>> read_texts(const Json& content, const std::string& where) {
+  std::vector<Part> parts;
+  RETURN_IF_ERROR(
+      for_blocks(content, where,
+                 [&](const Fields& block, const std::string& type, std::size_t) -> absl::Status {
+                   if (type != "text") {
+                     return problem(block.path("type"), str_cat("must be text, is ", type));
+                   }
+                   ASSIGN_OR_RETURN(std::string text, require_string(block, "text"));
+                   parts.push_back({std::move(text)});
+                   return absl::OkStatus();
+                 }));
+  return parts;
+}
+
 absl::StatusOr<std::vector<Message>> read_system(const Fields& body) {
   std::vector<Message> messages;
   const Json* system = body.find("system");
   if (system == nullptr) return messages;
   Message message;
   message.role = Role::kSystem;
-  RETURN_IF_ERROR(
-      for_blocks(*system, "system",
-                 [&](const Fields& block, const std::string& type, std::size_t) -> absl::Status {
-                   if (type != "text") {
-                     return problem(block.path("type"), str_cat("must be text, is ", type));
-                   }
-                   ASSIGN_OR_RETURN(std::string text, require_string(block, "text"));
-                   message.parts.push_back({std::move(text)});
-                   return absl::OkStatus();
-                 }));
+  ASSIGN_OR_RETURN(message.parts, read_texts(*system, "system"));
   if (!message.parts.empty()) messages.push_back(std::move(message));
   return messages;
+}
+
+/// A system message within the history: a reminder in the user's turn.
+absl::StatusOr<Message> read_reminder(const Json& content, const std::string& where) {
+  Message message;
+  ASSIGN_OR_RETURN(message.parts, read_texts(content, where));
+  if (message.parts.empty()) return problem(where, "must not be empty");
+  message.parts.front().text.insert(0, "<system-reminder>\n");
+  message.parts.back().text.append("\n</system-reminder>");
+  return message;
 }
 
 /// Checks that calls and results belong together.
@@ -234,7 +272,7 @@ class Pairing {
 
 /// Appends what one message of the protocol stands for.
 absl::Status append_message(const Json& value, std::string_view raw, const std::string& where,
-                            Pairing& pairing, std::vector<Message>& messages) {
+                            Pairing& pairing, ImageReader& images, std::vector<Message>& messages) {
   if (!value.is_object()) return problem(where, "must be an object", "invalid_type");
   const Fields fields(value, where);
   ASSIGN_OR_RETURN(const std::string role, require_string(fields, "role"));
@@ -251,22 +289,23 @@ absl::Status append_message(const Json& value, std::string_view raw, const std::
   if (role != "user" && role != "system") {
     return problem(fields.path("role"), str_cat("must be user, assistant or system, is ", role));
   }
-  ASSIGN_OR_RETURN(std::vector<Message> added, read_user(*content, path));
-  RETURN_IF_ERROR(pairing.answer(added, where));
-  for (Message& message : added) {
-    if (role == "system" && message.role == Role::kUser) {
-      message.parts.front().text.insert(0, "<system-reminder>\n");
-      message.parts.back().text.append("\n</system-reminder>");
-    }
-    messages.push_back(std::move(message));
+  std::vector<Message> added;
+  if (role == "user") {
+    ASSIGN_OR_RETURN(added, read_user(*content, path, images));
+  } else {
+    ASSIGN_OR_RETURN(Message reminder, read_reminder(*content, path));
+    added.push_back(std::move(reminder));
   }
+  RETURN_IF_ERROR(pairing.answer(added, where));
+  std::move(added.begin(), added.end(), std::back_inserter(messages));
   return absl::OkStatus();
 }
 
 }  // namespace
 
 absl::StatusOr<std::vector<Message>> read_messages_history(const Fields& body,
-                                                           std::string_view raw_body) {
+                                                           std::string_view raw_body,
+                                                           ImageReader& images) {
   const Json* list = body.find("messages");
   if (list == nullptr) return missing("messages");
   if (!list->is_array()) return problem("messages", "must be a list", "invalid_type");
@@ -278,8 +317,8 @@ absl::StatusOr<std::vector<Message>> read_messages_history(const Fields& body,
   ASSIGN_OR_RETURN(const auto raw, raw_elements(raw_member(raw_body, "messages")));
   Pairing pairing;
   for (std::size_t i = 0; i < list->size(); ++i) {
-    RETURN_IF_ERROR(
-        append_message((*list)[i], raw[i], str_cat("messages[", i, "]"), pairing, messages));
+    RETURN_IF_ERROR(append_message((*list)[i], raw[i], str_cat("messages[", i, "]"), pairing,
+                                   images, messages));
   }
   RETURN_IF_ERROR(pairing.finish());
   Message& last = messages.back();

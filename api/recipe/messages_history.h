@@ -6,6 +6,7 @@
 #include "absl/status/statusor.h"
 #include "api/recipe/conversation.h"
 #include "api/recipe/fields.h"
+#include "api/recipe/image_reference.h"
 
 namespace millrace::api::recipe {
 
@@ -17,6 +18,7 @@ namespace millrace::api::recipe {
 /// that the answer continues. A system message in between becomes a marked user text.
 /// Errors: kInvalidArgument, with the field's name.
 absl::StatusOr<std::vector<Message>> read_messages_history(const Fields& body,
-                                                           std::string_view raw_body);
+                                                           std::string_view raw_body,
+                                                           ImageReader& images);
 
 }  // namespace millrace::api::recipe

@@ -23,6 +23,7 @@ absl::Status read_effort(const Fields& body, Conversation& conversation, Thinkin
   const Json* config = body.find("output_config");
   if (config == nullptr) return absl::OkStatus();
   const Fields fields(*config, "output_config");
+  RETURN_IF_ERROR(fields.refuse({"format"}));  // a schema for the answer
   ASSIGN_OR_RETURN(const auto effort, fields.string("effort"));
   if (!effort) return absl::OkStatus();
   if (effort == "low") {
@@ -100,15 +101,18 @@ absl::Status read_messages_sampling(const Fields& body, MaxTokens max_tokens, Sa
 }  // namespace
 
 absl::StatusOr<MessagesRequest> parse_messages_request(std::string_view body,
-                                                       std::string_view served_model,
+                                                       const ModelNames& served_model,
                                                        Thinking default_thinking,
                                                        MaxTokens max_tokens) {
   ASSIGN_OR_RETURN(const Json json, parse_body(body));
   const Fields fields(json, "");
   MessagesRequest request;
   RETURN_IF_ERROR(check_model(fields, served_model));
+  RETURN_IF_ERROR(fields.refuse({"output_format", "mcp_servers", "container"}));
   RETURN_IF_ERROR(read_messages_sampling(fields, max_tokens, request.sampling));
-  ASSIGN_OR_RETURN(request.conversation.messages, read_messages_history(fields, body));
+  ImageReader images;
+  ASSIGN_OR_RETURN(request.conversation.messages, read_messages_history(fields, body, images));
+  request.conversation.image_fields = images.take_fields();
   RETURN_IF_ERROR(read_messages_tools(fields, body, request.conversation, request.parallel_calls));
   ASSIGN_OR_RETURN(const ThinkingSource source,
                    read_thinking(fields, default_thinking, request.conversation));

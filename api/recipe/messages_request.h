@@ -25,7 +25,7 @@ enum class MaxTokens { kRequired, kOptional };
 /// skipped (redacted thinking, server tools of the history); images are refused.
 /// Errors: kInvalidArgument, kNotFound (model), with the field's name.
 absl::StatusOr<MessagesRequest> parse_messages_request(std::string_view body,
-                                                       std::string_view served_model,
+                                                       const ModelNames& served_model,
                                                        Thinking default_thinking,
                                                        MaxTokens max_tokens);
 

@@ -195,6 +195,7 @@ void OutputParser::send(std::string_view bytes, OutputDelta& delta) {
   if (is_stopped()) return;
   std::string text;
   utf8_.push(bytes, text);
+  if (options_.is_json && options_.json_text == JsonText::kObjectOnly) json_.push(text);
   answer_bytes_ += text.size();
   const std::size_t before = delta.text.size();
   const bool is_match = matcher_.push(text, delta.text);

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "api/recipe/json_object_filter.h"
 #include "api/recipe/markup_tags.h"
 #include "api/recipe/output.h"
 #include "api/recipe/prompt.h"
@@ -35,6 +36,12 @@ enum class BlockNewlines {
   kAll,        ///< deepseek-recipe
 };
 
+/// Text around the object of an answer in JSON mode.
+enum class JsonText {
+  kObjectOnly,   ///< deepseek-recipe: becomes spaces
+  kAsGenerated,  ///< stays
+};
+
 /// How an answer is to be read. Where sources disagree every behaviour has a name; the defaults and
 /// their reasons are in docs/decisions.md.
 struct ParseOptions {
@@ -44,6 +51,8 @@ struct ParseOptions {
   ToolCallOptions calls;
   ThinkNewlines think_newlines = ThinkNewlines::kKeep;
   BlockNewlines block_newlines = BlockNewlines::kBlankLine;
+  bool is_json = false;  ///< the answer is to be a JSON object
+  JsonText json_text = JsonText::kObjectOnly;
 };
 
 /// Turns an engine's tokens into what clients are told: reasoning up to the token `</think>`, then
@@ -109,6 +118,7 @@ class OutputParser {
   StopMatcher matcher_;
   ToolCallParser calls_;
   tokenizer::Utf8Stream utf8_;
+  JsonObjectFilter json_;
   bool is_first_ = true;
   bool drops_newlines_ = false;  // at the beginning of a stage
   std::uint32_t reasoning_tokens_ = 0;

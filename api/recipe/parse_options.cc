@@ -3,9 +3,10 @@
 namespace millrace::api::recipe {
 
 ParseOptions parse_options(const Conversation& conversation, Stage stage,
-                           ParallelCalls parallel_calls) {
-  ParseOptions options;
+                           ParallelCalls parallel_calls, const ParseOptions& reading) {
+  ParseOptions options = reading;
   options.stage = stage;
+  options.is_json = conversation.response_format == ResponseFormat::kJsonObject;
   if (conversation.tools.empty() || conversation.tool_choice.kind == ToolChoice::Kind::kNone) {
     return options;
   }

@@ -30,6 +30,8 @@ class ResponseEncoder {
   /// Protocols with a single choice never see it.
   virtual std::string end_choice(const Ending& /*ending*/) { return {}; }
   virtual std::string finish(const Ending& ending, const Usage& usage) = 0;
+  /// What is sent when a stream has been silent for long, once it has begun: here, a comment.
+  virtual std::string keep_alive() { return ": keep-alive\n\n"; }
   /// An error after the stream began; the connection is closed after it.
   virtual std::string fail(const ErrorDetails& error) = 0;
 
@@ -91,5 +93,19 @@ std::string openai_error_body(const ErrorDetails& details, std::string_view requ
 
 /// Messages.
 std::string messages_error_body(const ErrorDetails& details, std::string_view request_id);
+
+/// How a protocol tells of a failure before its answer has begun.
+struct ErrorForm {
+  // Implicit: only the body sets most protocols apart.
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  constexpr ErrorForm(ErrorBodyFunction write_body, int status_of_unavailable = 503)
+      : body(write_body), unavailable_status(status_of_unavailable) {}
+
+  ErrorBodyFunction body;
+  int unavailable_status;  ///< when no engine is there, or the server drains
+};
+
+inline constexpr ErrorForm kOpenAiErrors{openai_error_body};
+inline constexpr ErrorForm kMessagesErrors{messages_error_body, 529};
 
 }  // namespace millrace::api::recipe

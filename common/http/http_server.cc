@@ -69,6 +69,12 @@ ServerRequest to_request(Parser& parser) {
   return request;
 }
 
+/// As far as the request was understood.
+std::string path_of(const Parser& parser) {
+  const std::string target(parser.get().target());
+  return target.substr(0, target.find('?'));
+}
+
 }  // namespace
 
 class HttpConnection;
@@ -92,7 +98,6 @@ struct HttpListener : std::enable_shared_from_this<HttpListener> {
   void refuse(tcp::socket socket);
   Routes::const_iterator find_route(const std::string& path) const;
   void dispatch(ServerRequest request, std::unique_ptr<ResponseWriter> writer);
-  ServerReply error_reply(int status, std::string_view message) const;
   void drain();
   void close_all();
 
@@ -141,7 +146,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void disarm();
   asio::awaitable<std::optional<ServerRequest>> read_request();
   asio::awaitable<std::optional<ServerRequest>> read_body(Parser& parser);
-  asio::awaitable<void> reject(error_code error, bool has_begun);
+  asio::awaitable<void> reject(error_code error, const Parser& parser);
   asio::awaitable<Next> answer(ServerRequest request);
   asio::awaitable<bool> send_answer();
   asio::awaitable<void> watch(std::shared_ptr<HttpConnection> self);
@@ -218,7 +223,7 @@ asio::awaitable<std::optional<ServerRequest>> HttpConnection::read_request() {
                                           redirect_error(use_awaitable, error));
   disarm();
   if (error) {
-    co_await reject(error, true);
+    co_await reject(error, parser);
     co_return std::nullopt;
   }
   std::optional<ServerRequest> request = co_await read_body(parser);
@@ -241,27 +246,29 @@ asio::awaitable<std::optional<ServerRequest>> HttpConnection::read_body(Parser& 
     disarm();
   }
   if (error) {
-    co_await reject(error, true);
+    co_await reject(error, parser);
     co_return std::nullopt;
   }
   co_return to_request(parser);
 }
 
 /// Says why a request could not be read, where someone may still listen.
-asio::awaitable<void> HttpConnection::reject(error_code error, bool has_begun) {
+asio::awaitable<void> HttpConnection::reject(error_code error, const Parser& parser) {
+  const HttpServerOptions& options = server_->options;
+  const std::string path = path_of(parser);
   ServerReply reply;
   if (error == beast::http::error::body_limit) {
-    reply = server_->error_reply(
-        413, str_cat("the body is larger than ", server_->options.limits.body_bytes, " bytes"));
+    reply = options.error_reply(
+        413, str_cat("the body is larger than ", options.limits.body_bytes, " bytes"), path);
   } else if (error == beast::http::error::header_limit) {
-    reply = server_->error_reply(431, str_cat("the headers are larger than ",
-                                              server_->options.limits.header_bytes, " bytes"));
-  } else if (is_timed_out_ && has_begun) {
-    reply = server_->error_reply(408, "the request did not arrive in time");
+    reply = options.error_reply(
+        431, str_cat("the headers are larger than ", options.limits.header_bytes, " bytes"), path);
+  } else if (is_timed_out_) {
+    reply = options.error_reply(408, "the request did not arrive in time", path);
   } else if (error.category() == make_error_code(beast::http::error::bad_method).category() &&
              error != beast::http::error::end_of_stream &&
              error != beast::http::error::partial_message) {
-    reply = server_->error_reply(400, str_cat("malformed HTTP request: ", error.message()));
+    reply = options.error_reply(400, str_cat("malformed HTTP request: ", error.message()), path);
   } else {
     is_gone_ = true;
     co_return;
@@ -453,7 +460,7 @@ asio::awaitable<void> HttpListener::accept_loop(std::shared_ptr<HttpListener> se
 
 /// Tells a client that there is no room, as far as that goes without waiting for it.
 void HttpListener::refuse(tcp::socket socket) {
-  ServerReply reply = error_reply(503, "too many connections");
+  ServerReply reply = options.error_reply(503, "too many connections", "");
   reply.headers.emplace_back("Retry-After", "1");
   std::string bytes =
       response_head(reply, str_cat("Content-Length: ", reply.body.size()), /*keep_alive=*/false);
@@ -462,13 +469,6 @@ void HttpListener::refuse(tcp::socket socket) {
   socket.non_blocking(true, ignored);
   socket.write_some(asio::buffer(bytes), ignored);
   socket.shutdown(tcp::socket::shutdown_send, ignored);
-}
-
-ServerReply HttpListener::error_reply(int status, std::string_view message) const {
-  ServerReply reply;
-  reply.status = status;
-  reply.body = options.error_body(status, message);
-  return reply;
 }
 
 /// The exact path, or else the longest one that ends in "/*" and that it lies below.
@@ -486,13 +486,15 @@ HttpListener::Routes::const_iterator HttpListener::find_route(const std::string&
 void HttpListener::dispatch(ServerRequest request, std::unique_ptr<ResponseWriter> writer) {
   const auto path = find_route(request.path);
   if (path == routes.end()) {
-    writer->respond(error_reply(404, str_cat("no such path: ", request.path)));
+    writer->respond(
+        options.error_reply(404, str_cat("no such path: ", request.path), request.path));
     return;
   }
   const std::string& method = request.method == "HEAD" ? "GET" : request.method;
   const auto handler = path->second.find(method);
   if (handler == path->second.end()) {
-    ServerReply reply = error_reply(405, str_cat(request.path, " does not take ", request.method));
+    ServerReply reply = options.error_reply(
+        405, str_cat(request.path, " does not take ", request.method), request.path);
     std::string allowed;
     for (const auto& [name, unused] : path->second) {
       allowed += (allowed.empty() ? "" : ", ") + name;
@@ -523,7 +525,7 @@ void HttpListener::close_all() {
 
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::start(EventLoop& loop,
                                                               HttpServerOptions options) {
-  CHECK(options.error_body != nullptr);
+  CHECK(options.error_reply != nullptr);
   auto listener = std::make_shared<HttpListener>(loop.context(), std::move(options));
   RETURN_IF_ERROR(listener->listen());
   asio::co_spawn(listener->context, listener->accept_loop(listener), asio::detached);

@@ -74,8 +74,10 @@ struct HttpServerLimits {
 struct HttpServerOptions {
   std::string listen;  ///< host:port; port 0 = any free port
   HttpServerLimits limits;
-  /// The body of an answer that the server gives by itself (404, 405, 408, 413, 431, 400, 503).
-  std::function<std::string(int status, std::string_view message)> error_body;
+  /// An answer that the server gives by itself (404, 405, 408, 413, 431, 400, 503). The path is
+  /// empty when none was understood. May choose another status.
+  std::function<ServerReply(int status, std::string_view message, std::string_view path)>
+      error_reply;
 };
 
 struct HttpListener;

@@ -94,8 +94,12 @@ class HttpServerTest : public testing::Test {
     HttpServerOptions options;
     options.listen = "127.0.0.1:0";
     options.limits = limits;
-    options.error_body = [](int status, std::string_view message) {
-      return str_cat("{\"error\":", status, ",\"message\":\"", message, "\"}");
+    options.error_reply = [](int status, std::string_view message, std::string_view path) {
+      ServerReply reply;
+      reply.status = status;
+      reply.body =
+          str_cat("{\"error\":", status, ",\"path\":\"", path, "\",\"message\":\"", message, "\"}");
+      return reply;
     };
     auto started = HttpServer::start(loop_, options);
     ASSERT_TRUE(started.ok()) << started.status();
@@ -256,7 +260,7 @@ TEST_F(HttpServerTest, RefusesUnknownPathsAndMethodsInTheErrorForm) {
   start();
   Client client(server_->address());
   client.send("GET /nothing HTTP/1.1\r\nHost: x\r\n\r\n");
-  EXPECT_THAT(client.read_until_text("}"), HasSubstr("{\"error\":404"));
+  EXPECT_THAT(client.read_until_text("}"), HasSubstr("{\"error\":404,\"path\":\"/nothing\""));
   client.send("DELETE /hello HTTP/1.1\r\nHost: x\r\n\r\n");
   const std::string reply = client.read_until_text("}");
   EXPECT_THAT(reply, HasSubstr("405 Method Not Allowed"));
@@ -471,7 +475,7 @@ TEST_F(HttpServerTest, ManyClientsAtOnce) {
 TEST(HttpServerStart, SaysWhatIsWrongWithTheAddress) {
   EventLoop loop;
   HttpServerOptions options;
-  options.error_body = [](int, std::string_view) { return std::string(); };
+  options.error_reply = [](int, std::string_view, std::string_view) { return ServerReply(); };
   for (const char* listen : {"", "8000", "127.0.0.1:", "127.0.0.1:70000", "nowhere.example:80"}) {
     options.listen = listen;
     EXPECT_EQ(HttpServer::start(loop, options).status().code(), absl::StatusCode::kInvalidArgument)
