@@ -27,7 +27,9 @@ std::unique_ptr<LinearBpe> LinearBpe::create(TokenizerFile& file) {
   if (count >> kNumberBits != 0) return nullptr;
   std::unique_ptr<LinearBpe> bpe(new LinearBpe(count));
   for (std::uint32_t byte = 0; byte < kBytes; ++byte) {
-    bpe->tokens_[byte] = {.left = byte, .right = byte, .length = 1};
+    const auto value = static_cast<unsigned char>(byte);
+    bpe->tokens_[byte] = {
+        .left = byte, .right = byte, .length = 1, .first_byte = value, .last_byte = value};
     bpe->ids_[byte] = file.byte_tokens[byte];
   }
   std::vector<std::uint32_t> number_of(static_cast<std::size_t>(file.token_bytes.id_bound()),
@@ -61,8 +63,17 @@ bool LinearBpe::add_merges(const TokenizerFile& file, std::vector<std::uint32_t>
     }
     const auto token = static_cast<std::uint32_t>(kBytes + rank);
     number(merge.result) = token;
-    tokens_[token] = {
-        .left = left, .right = right, .length = tokens_[left].length + tokens_[right].length};
+    const Token& first = tokens_[left];
+    const Token& last = tokens_[right];
+    const std::uint32_t length = std::uint32_t{first.length} + last.length;
+    if (length > UINT16_MAX) return false;
+    tokens_[token] = {.left = left,
+                      .right = right,
+                      .first_merge = left < kBytes ? token : first.first_merge,
+                      .last_merge = right < kBytes ? token : last.last_merge,
+                      .length = static_cast<std::uint16_t>(length),
+                      .first_byte = first.first_byte,
+                      .last_byte = last.last_byte};
     ids_[token] = merge.result;
     pairs_.add(std::uint64_t{left} << kNumberBits | right, token);
     if ((left | right) < kBytes) byte_pairs_[left * kBytes + right] = token;
@@ -100,17 +111,22 @@ inline std::uint32_t LinearBpe::merged(std::uint32_t left, std::uint32_t right) 
 // older, it would have come first. Of one merge at two places the left one comes first: a merge
 // across the border is to the right of what becomes the left token, to the left of the other's.
 bool LinearBpe::stay_apart(std::uint32_t left, std::uint32_t right) const {
+  // The last step first: it is at hand without those before, and most pairs that fail, fail there.
+  const std::uint32_t last = tokens_[left].last_merge;
+  const std::uint32_t first = tokens_[right].first_merge;
+  const std::uint32_t bytes_merge =
+      byte_pairs_[tokens_[left].last_byte * kBytes + tokens_[right].first_byte];
+  if (bytes_merge < (last > first ? first + 1 : last)) return false;
   while (true) {
     std::uint32_t made = 0;  // across the border, a token made before this one would have been made
-    const bool undo_left = left > right;
-    if (undo_left ? left < kBytes : right < kBytes) return true;  // both are bytes
-    if (undo_left) {
+    if (left > right) {
       made = left;
       left = tokens_[left].right;
     } else {
       made = right + 1;
       right = tokens_[right].left;
     }
+    if ((left | right) < kBytes) return true;  // the last step
     if (merged(left, right) < made) return false;
   }
 }
