@@ -2,6 +2,7 @@
 // Completions. Settings: BASE_URL. The last line is "N passed, N failed".
 import assert from 'node:assert/strict';
 import OpenAI, { APIError } from 'openai';
+import { run } from './client_tests.mjs';
 
 const base = process.env.BASE_URL;
 const client = new OpenAI({ baseURL: `${base}/v1`, apiKey: 'none', maxRetries: 0 });
@@ -33,6 +34,26 @@ tests['an answer has its shape and usage'] = async () => {
   assert.equal(choice.message.role, 'assistant');
   assert.ok(reasons.includes(choice.finish_reason));
   checkUsage(answer.usage);
+};
+
+tests['several choices are answered apart and streamed by index'] = async () => {
+  const request = { model, messages: ask('Say hello.'), max_tokens: 16, n: 3, temperature: 1, seed: 7 };
+  const answer = await client.chat.completions.create(request);
+  assert.deepEqual(answer.choices.map((choice) => choice.index), [0, 1, 2]);
+  const { choices, usage } = await client.chat.completions.stream({ ...request, stream_options: { include_usage: true } }).finalChatCompletion();
+  assert.deepEqual(choices.map(({ message }) => message.content), answer.choices.map(({ message }) => message.content));
+  assert.equal(usage.completion_tokens, answer.usage.completion_tokens);
+  assert.equal(usage.prompt_tokens_details.cached_tokens, 0);
+};
+
+tests['log probabilities come with the answer'] = async () => {
+  const answer = await client.chat.completions.create({ model, messages: ask('Say hello.'), max_tokens: 8, thinking: { type: 'disabled' }, logprobs: true, top_logprobs: 2 });
+  const { content } = answer.choices[0].logprobs;
+  assert.ok(content.length > 0);
+  for (const entry of content) {
+    assert.ok(entry.logprob <= 0 && entry.bytes.length > 0 && entry.top_logprobs.length === 2);
+    assert.equal(Buffer.from(entry.bytes).toString(), entry.token);
+  }
 };
 
 tests['content parts and the developer role are taken'] = async () => {
@@ -145,6 +166,7 @@ tests['errors become API errors'] = async () => {
     [{ model, messages: [] }, 400, 'messages'],
     [{ model, messages: ask('Hi'), temperature: 9 }, 400, 'temperature'],
     [{ model: 'no-such-model', messages: ask('Hi') }, 404, 'model'],
+    [{ model, messages: ask([{ type: 'image_url', image_url: { url: 'https://host.example/p.png' } }]) }, 400, 'messages[0].content[0].image_url.url'],
   ]) {
     const error = await failure(request);
     assert.ok(error instanceof APIError, String(error));
@@ -167,15 +189,4 @@ tests['many answers at once have ids of their own'] = async () => {
 };
 
 model = (await client.models.list()).data[0].id;
-let failed = 0;
-for (const [name, test] of Object.entries(tests)) {
-  try {
-    await test();
-    console.log(`ok    ${name}`);
-  } catch (error) {
-    failed++;
-    console.log(`FAIL  ${name}\n      ${error.stack}`);
-  }
-}
-console.log(`${Object.keys(tests).length - failed} passed, ${failed} failed`);
-process.exit(failed ? 1 : 0);
+await run(tests);

@@ -1,6 +1,6 @@
-"""Runs openai_client.mjs, which drives the official OpenAI client, against a cluster.
+"""Runs the scripts that drive the official OpenAI and Anthropic clients against a cluster.
 
-The client is installed once with npm into the folder MILLRACE_NODE_DIR (CTest sets it to one in the
+The clients are installed once with npm into the folder MILLRACE_NODE_DIR (CTest sets it to one in the
 build folder).
 """
 
@@ -14,11 +14,11 @@ from pathlib import Path
 from cluster import ROOT, SLOWNESS, ClusterTest
 
 SOURCES = ROOT / "tests/e2e"
-FILES = ("package.json", "openai_client.mjs")
+FILES = ("package.json", "client_tests.mjs", "openai_client.mjs", "anthropic_client.mjs")
 
 
 def install():
-    """Copies the script and installs its dependency; a folder that has both already is used as it is."""
+    """Copies the scripts and installs the clients; a folder that has them already is used as it is."""
     folder = Path(os.environ.get("MILLRACE_NODE_DIR") or Path(tempfile.gettempdir(), "millrace-node"))
     folder.mkdir(parents=True, exist_ok=True)
     installed = folder / "node_modules/openai/package.json"
@@ -32,15 +32,20 @@ def install():
     return folder
 
 
-class OpenAiClient(ClusterTest):
-    def test_the_official_client_is_content(self):
-        folder = install()
+class OfficialClients(ClusterTest):
+    def check(self, script):
         finished = subprocess.run(
-            ["node", "openai_client.mjs"], cwd=folder, capture_output=True, text=True, timeout=300 * SLOWNESS,
+            ["node", script], cwd=install(), capture_output=True, text=True, timeout=300 * SLOWNESS,
             env={**os.environ, "BASE_URL": f"http://{self.cluster.entrypoint}", "NODE_NO_WARNINGS": "1"})
         print(finished.stdout)
         self.assertEqual(finished.returncode, 0, finished.stdout + finished.stderr)
         self.assertRegex(finished.stdout.splitlines()[-1], r"^[1-9]\d* passed, 0 failed$")
+
+    def test_openais_client_is_content(self):
+        self.check("openai_client.mjs")
+
+    def test_anthropics_client_is_content(self):
+        self.check("anthropic_client.mjs")
 
 
 if __name__ == "__main__":
