@@ -2,8 +2,8 @@
 #include <memory>
 #include <utility>
 
+#include "api/recipe/completion_request.h"
 #include "api/recipe/event_stream.h"
-#include "api/recipe/fields.h"
 #include "api/recipe/prepared_request.h"
 #include "common/json.h"
 #include "common/status_macros.h"
@@ -11,16 +11,6 @@
 
 namespace millrace::api::recipe {
 namespace {
-
-constexpr std::int64_t kMaxTopLogprobs = 20;
-
-/// What of a request only the encoder needs.
-struct CompletionOptions {
-  bool return_logprobs = false;
-  bool echo_ids = false;
-  bool include_usage = false;
-  std::uint32_t choices = 1;
-};
 
 /// Bytes of UTF-8 that begin a code point.
 std::size_t code_points_begun(std::string_view bytes) {
@@ -32,27 +22,30 @@ std::size_t code_points_begun(std::string_view bytes) {
 class CompletionEncoder final : public ResponseEncoder {
  public:
   CompletionEncoder(const Deployment& deployment, const AnswerIdentity& identity,
-                    const CompletionOptions& options, std::vector<TokenId> prompt)
+                    CompletionRequest request)
       : deployment_(deployment),
         id_("cmpl-" + identity.request_id),
         created_(identity.created_seconds),
-        options_(options),
-        prompt_(std::move(prompt)),
-        text_offset_(options.choices) {}
+        request_(std::move(request)),
+        text_offset_(request_.prompts.size() * request_.sampling.choices) {}
 
   std::string begin() override {
     std::string events;
-    if (!options_.echo_ids) return events;
-    for (std::uint32_t index = 0; index < options_.choices; ++index) {
-      Json value = chunk(nothing_of(index));
-      value["choices"][0]["prompt_token_ids"] = prompt_;
+    for (std::uint32_t index = 0; index < text_offset_.size(); ++index) {
+      const CompletionPrompt& prompt = prompt_of(index);
+      if (!request_.echo_ids && prompt.echo.empty()) continue;
+      OutputDelta echo;
+      echo.choice = index;
+      echo.text = prompt.echo;
+      Json value = chunk(echo);
+      if (request_.echo_ids) value["choices"][0]["prompt_token_ids"] = prompt.ids;
       events += data_event(value);
     }
     return events;
   }
 
   std::string delta(const OutputDelta& output) override {
-    const bool has_ids = options_.echo_ids && !output.ids.empty();
+    const bool has_ids = request_.echo_ids && !output.ids.empty();
     if (output.text.empty() && output.text_tokens.empty() && !has_ids) return "";
     return data_event(chunk(output));
   }
@@ -63,7 +56,7 @@ class CompletionEncoder final : public ResponseEncoder {
     Json last = last_chunk(ending);
     if (deployment_.usage_form == UsageForm::kFinishingChunk) last["usage"] = usage_json(usage);
     std::string events = data_event(last);
-    if (options_.include_usage && deployment_.usage_form == UsageForm::kSeparateChunk) {
+    if (request_.stream.include_usage && deployment_.usage_form == UsageForm::kSeparateChunk) {
       Json extra = head();
       extra["choices"] = Json::array();
       extra["usage"] = usage_json(usage);
@@ -79,9 +72,11 @@ class CompletionEncoder final : public ResponseEncoder {
   std::string complete(const std::vector<Choice>& choices, const Usage& usage) override {
     Json body = head();
     for (const auto& [output, ending] : choices) {
+      const CompletionPrompt& prompt = prompt_of(output.choice);
       Json choice = choice_of(output);
+      if (!prompt.echo.empty()) choice["text"] = prompt.echo + output.text;
       choice["finish_reason"] = finish_reason_name(ending.reason);
-      if (options_.echo_ids) choice["prompt_token_ids"] = prompt_;
+      if (request_.echo_ids) choice["prompt_token_ids"] = prompt.ids;
       body["choices"].push_back(std::move(choice));
     }
     body["usage"] = usage_json(usage);
@@ -89,6 +84,11 @@ class CompletionEncoder final : public ResponseEncoder {
   }
 
  private:
+  /// Answers are counted prompt by prompt.
+  const CompletionPrompt& prompt_of(std::size_t choice) const {
+    return request_.prompts[choice / request_.sampling.choices];
+  }
+
   Json head() const {
     Json json = Json::object();
     json["id"] = id_;
@@ -105,7 +105,7 @@ class CompletionEncoder final : public ResponseEncoder {
     choice["text"] = output.text;
     choice["logprobs"] = logprobs(output);
     choice["finish_reason"] = nullptr;
-    if (options_.echo_ids) choice["token_ids"] = output.ids;
+    if (request_.echo_ids) choice["token_ids"] = output.ids;
     return choice;
   }
 
@@ -124,12 +124,12 @@ class CompletionEncoder final : public ResponseEncoder {
   Json chunk(const OutputDelta& output) {
     Json json = head();
     json["choices"].push_back(choice_of(output));
-    if (options_.include_usage) json["usage"] = nullptr;
+    if (request_.stream.include_usage) json["usage"] = nullptr;
     return json;
   }
 
   Json logprobs(const OutputDelta& output) {
-    if (!options_.return_logprobs) return nullptr;
+    if (!request_.sampling.return_logprobs) return nullptr;
     Json json = Json::object();
     for (const char* key : {"tokens", "token_logprobs", "top_logprobs", "text_offset"}) {
       json[key] = Json::array();
@@ -157,100 +157,30 @@ class CompletionEncoder final : public ResponseEncoder {
   const Deployment& deployment_;
   const std::string id_;
   const std::int64_t created_;
-  const CompletionOptions options_;
-  const std::vector<TokenId> prompt_;
+  const CompletionRequest request_;
   std::vector<std::size_t> text_offset_;  // code points before the next token, by choice
 };
-
-absl::StatusOr<std::vector<TokenId>> read_ids(const Json& list, int vocab_size) {
-  std::vector<TokenId> ids;
-  ids.reserve(list.size());
-  for (std::size_t i = 0; i < list.size(); ++i) {
-    if (!list[i].is_number_integer() || list[i] < 0 || list[i] >= vocab_size) {
-      return field_error(
-          str_cat("prompt[", i, "]"),
-          str_cat("`prompt[", i, "]` must be a token id from 0 to ", vocab_size - 1));
-    }
-    ids.push_back(list[i].get<TokenId>());
-  }
-  return ids;
-}
-
-/// Text is encoded with the base vocabulary behind the begin-of-sequence token; with
-/// `parse_special` it is taken as a rendered prompt, in which spellings of control tokens count and
-/// before which nothing is put.
-absl::StatusOr<std::vector<TokenId>> encode_prompt_text(const std::string& text, bool parse_special,
-                                                        const Deployment& deployment) {
-  if (parse_special) return deployment.tokenizer->encode_with_special(text);
-  std::vector<TokenId> ids{deployment.begin_of_sequence};
-  ASSIGN_OR_RETURN(const std::vector<TokenId> rest, deployment.tokenizer->encode_text(text));
-  ids.insert(ids.end(), rest.begin(), rest.end());
-  return ids;
-}
-
-absl::StatusOr<std::vector<TokenId>> read_prompt(const Fields& body, const Deployment& deployment) {
-  const Json* prompt = body.find("prompt");
-  if (prompt == nullptr) {
-    return field_error("prompt", "`prompt` is required", "missing_required_parameter");
-  }
-  ASSIGN_OR_RETURN(const auto parse_special, body.boolean("parse_special"));
-  // A batch of one is the same as its only prompt.
-  const bool is_batch = prompt->is_array() && !prompt->empty() && !prompt->front().is_number();
-  if (is_batch) {
-    if (prompt->size() != 1) {
-      return field_error("prompt", "`prompt` may hold one prompt only", "unsupported_parameter");
-    }
-    prompt = &prompt->front();
-  }
-  std::vector<TokenId> ids;
-  if (prompt->is_string()) {
-    ASSIGN_OR_RETURN(ids, encode_prompt_text(prompt->get<std::string>(),
-                                             parse_special.value_or(false), deployment));
-  } else if (prompt->is_array()) {
-    ASSIGN_OR_RETURN(ids, read_ids(*prompt, deployment.vocab_size));
-  } else {
-    return field_error("prompt", "`prompt` must be a string or a list of token ids",
-                       "invalid_type");
-  }
-  if (ids.empty()) return field_error("prompt", "`prompt` is empty");
-  return ids;
-}
-
-absl::Status check_other_fields(const Fields& body) {
-  RETURN_IF_ERROR(body.refuse({"suffix", "tools", "response_format"}));
-  ASSIGN_OR_RETURN(const auto echo, body.boolean("echo"));
-  if (echo.value_or(false)) return unsupported_field("echo");
-  ASSIGN_OR_RETURN(const auto best_of, body.integer("best_of", 0, 1 << 20));
-  if (best_of.value_or(1) != 1) return field_error("best_of", "`best_of` may only be 1");
-  return absl::OkStatus();
-}
 
 }  // namespace
 
 absl::StatusOr<PreparedRequest> prepare_completion(std::string_view body,
                                                    const Deployment& deployment,
                                                    const AnswerIdentity& identity) {
-  ASSIGN_OR_RETURN(const Json json, parse_body(body));
-  const Fields fields(json, "");
-  RETURN_IF_ERROR(check_model(fields, deployment.model_id));
-  RETURN_IF_ERROR(check_other_fields(fields));
+  ASSIGN_OR_RETURN(CompletionRequest request, parse_completion_request(body, deployment));
   PreparedRequest prepared;
+  // The encoder keeps the ids only where it returns them.
+  const auto take = [&](std::vector<TokenId>& ids) {
+    return request.echo_ids ? ids : std::exchange(ids, {});
+  };
+  prepared.prompt = take(request.prompts.front().ids);
+  for (std::size_t i = 1; i < request.prompts.size(); ++i) {
+    prepared.further_prompts.push_back(take(request.prompts[i].ids));
+  }
   prepared.prompt_field = "prompt";
-  ASSIGN_OR_RETURN(prepared.sampling, read_sampling(fields, deployment.vocab_size));
-  prepared.parsing.stops = prepared.sampling.stop;
-  ASSIGN_OR_RETURN(const auto logprobs, fields.integer("logprobs", 0, kMaxTopLogprobs));
-  prepared.sampling.return_logprobs = logprobs.has_value();
-  prepared.sampling.top_logprobs = static_cast<std::uint32_t>(logprobs.value_or(0));
-  ASSIGN_OR_RETURN(const StreamOptions stream, read_stream_options(fields));
-  prepared.is_streamed = stream.is_streamed;
-  ASSIGN_OR_RETURN(const auto echo_ids, fields.boolean("echo_ids"));
-  ASSIGN_OR_RETURN(prepared.prompt, read_prompt(fields, deployment));
-  const CompletionOptions options{.return_logprobs = prepared.sampling.return_logprobs,
-                                  .echo_ids = echo_ids.value_or(false),
-                                  .include_usage = stream.include_usage,
-                                  .choices = prepared.sampling.choices};
-  prepared.encoder = std::make_unique<CompletionEncoder>(
-      deployment, identity, options, options.echo_ids ? prepared.prompt : std::vector<TokenId>());
+  prepared.sampling = request.sampling;
+  prepared.parsing.stops = request.sampling.stop;
+  prepared.is_streamed = request.stream.is_streamed;
+  prepared.encoder = std::make_unique<CompletionEncoder>(deployment, identity, std::move(request));
   return prepared;
 }
 

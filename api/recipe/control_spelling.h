@@ -20,6 +20,9 @@ inline constexpr std::string_view kAuthority = "<｜authority｜>";
 inline constexpr std::string_view kDomain = "<｜domain｜>";
 inline constexpr std::string_view kTitle = "<｜title｜>";
 inline constexpr std::string_view kReadUrl = "<｜read_url｜>";
+inline constexpr std::string_view kFimBegin = "<｜fim▁begin｜>";
+inline constexpr std::string_view kFimHole = "<｜fim▁hole｜>";
+inline constexpr std::string_view kFimEnd = "<｜fim▁end｜>";
 inline constexpr std::string_view kDeepseekImage = "<｜deepseek_image｜>";  // V4.1
 inline constexpr std::string_view kImage = "<｜image｜>";
 

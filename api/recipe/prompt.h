@@ -26,6 +26,7 @@ struct Segment {
 struct RenderedPrompt {
   std::vector<Segment> segments;
   Stage stage = Stage::kAnswer;
+  std::vector<std::string> images;  ///< references, in the order of their places in the prompt
 };
 
 /// Renders a conversation up to and including the header of the answer that is to be generated. A

@@ -56,7 +56,7 @@ class Renderer {
     }
     for (std::size_t i = 0; i < turns_.size();) i = render_turns(i, effort.empty());
     const Stage stage = render_end();
-    return {out_.take(), stage};
+    return {out_.take(), stage, std::move(images_)};
   }
 
  private:
@@ -182,6 +182,7 @@ class Renderer {
         out_.control(options_.image_spelling == ImageSpelling::kDeepseekImage
                          ? spelling::kDeepseekImage
                          : spelling::kImage);
+        images_.push_back(part.text);
       }
     }
   }
@@ -307,6 +308,7 @@ class Renderer {
   std::ptrdiff_t round_start_ = -1;        // turns up to here have lost their reasoning
   std::map<std::string, int> call_order_;  // of the latest turn with calls, by id
   SegmentList out_;
+  std::vector<std::string> images_;
 };
 
 }  // namespace
