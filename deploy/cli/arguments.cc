@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "common/str_cat.h"
+#include "deploy/cli/recipe_arguments.h"
 
 namespace millrace::deploy::cli {
 namespace {
@@ -23,6 +24,7 @@ struct AllOptions {
   CompleteOptions complete;
   BenchOptions bench;
   EvalOptions eval;
+  RecipeOptions recipe;
 };
 
 void add_data_dir(CLI::App& command, std::string& data_dir) {
@@ -247,6 +249,7 @@ Parsed parse_arguments(int argc, const char* const* argv, const Surroundings& su
   const CLI::App* complete = add_complete(app, options.complete);
   const CLI::App* bench = add_bench(app, options.bench);
   const CLI::App* eval = add_eval(app, options.eval);
+  const RecipeApps recipe = add_recipe(app, options.recipe);
 
   try {
     app.parse(argc, argv);
@@ -272,6 +275,10 @@ Parsed parse_arguments(int argc, const char* const* argv, const Surroundings& su
   if (complete->parsed()) return {.command = options.complete};
   if (bench->parsed()) return {.command = options.bench};
   if (eval->parsed()) return {.command = options.eval};
+  complete_recipe(options.recipe, default_model_dir(surroundings.program_dir));
+  if (recipe.render->parsed()) return {.command = options.recipe.render};
+  if (recipe.parse->parsed()) return {.command = options.recipe.parse};
+  if (recipe.encode->parsed()) return {.command = options.recipe.encode};
   return {.exit_status = kUsageError};
 }
 

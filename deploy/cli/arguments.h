@@ -5,6 +5,7 @@
 #include <variant>
 
 #include "deploy/cli/commands.h"
+#include "deploy/cli/recipe_command.h"
 
 namespace millrace::deploy::cli {
 
@@ -25,8 +26,9 @@ std::string default_data_dir(const Surroundings& surroundings);
 /// else where `cmake --install` puts it. Empty when neither is there.
 std::string default_model_dir(const std::string& program_dir);
 
-using Command = std::variant<UpOptions, DownOptions, StatusOptions, ChatOptions, CompleteOptions,
-                             BenchOptions, EvalOptions>;
+using Command =
+    std::variant<UpOptions, DownOptions, StatusOptions, ChatOptions, CompleteOptions, BenchOptions,
+                 EvalOptions, RecipeRenderOptions, RecipeParseOptions, RecipeEncodeOptions>;
 
 /// A command to run, or (help, version, a mistake) an exit status after something was printed.
 struct Parsed {

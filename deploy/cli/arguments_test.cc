@@ -57,6 +57,11 @@ TEST(Arguments, MistakesAreRefused) {
            {"up", "--unknown"},
            {"complete"},
            {"bench"},
+           {"recipe"},
+           {"recipe", "render"},
+           {"recipe", "render", "--encoding", "v3", "r"},
+           {"recipe", "parse", "o"},
+           {"recipe", "parse", "--request", "r", "--finish", "bored", "o"},
            {"bench", "serve", "--concurrency", "0"},
            {"bench", "serve", "--arrivals"},
            {"bench", "serve", "--trace", "t.csv", "--input-tokens", "5"},
@@ -80,6 +85,22 @@ TEST(Arguments, EveryCommandHasHelpWithAnExample) {
     EXPECT_THAT(help, HasSubstr("Example"));
     EXPECT_THAT(help, HasSubstr(words.back()));
   }
+}
+
+TEST(Arguments, RecipeSettingsKeepTheirOrder) {
+  const auto render = parse_as<RecipeRenderOptions>(
+      {"recipe", "render", "--encoding", "v4", "--old-reasoning", "keep", "--json", "-"});
+  using Settings = std::vector<std::pair<std::string, std::string>>;
+  EXPECT_EQ(render.rules.settings, (Settings{{"encoding", "v4"}, {"old_reasoning", "keep"}}));
+  EXPECT_EQ(render.rules.protocol, "chat");
+  EXPECT_EQ(render.request, "-");
+  EXPECT_TRUE(render.is_json);
+  const auto parsed = parse_as<RecipeParseOptions>(
+      {"recipe", "parse", "--request", "r", "--ids", "--finish", "length", "o"});
+  EXPECT_EQ(parsed.finish, RecipeParseOptions::Finish::kLength);
+  EXPECT_TRUE(parsed.are_ids);
+  EXPECT_EQ(parsed.output, "o");
+  EXPECT_TRUE(parse_as<RecipeEncodeOptions>({"recipe", "encode", "--special", "l"}).has_special);
 }
 
 TEST(DefaultDataDir, FollowsTheEnvironment) {

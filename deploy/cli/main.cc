@@ -42,6 +42,15 @@ struct Run {
     return run_bench_serve(options, terminal);
   }
   int operator()(const cli::EvalOptions& options) const { return run_eval(options, terminal); }
+  int operator()(const cli::RecipeRenderOptions& options) const {
+    return run_recipe_render(options, terminal);
+  }
+  int operator()(const cli::RecipeParseOptions& options) const {
+    return run_recipe_parse(options, terminal);
+  }
+  int operator()(const cli::RecipeEncodeOptions& options) const {
+    return run_recipe_encode(options, terminal);
+  }
 };
 
 }  // namespace
