@@ -131,9 +131,8 @@ bool LinearBpe::stay_apart(std::uint32_t left, std::uint32_t right) const {
   }
 }
 
-void LinearBpe::encode_parts(std::string_view piece, Scratch& scratch,
-                             std::vector<TokenId>& ids) const {
-  if (piece.empty()) return;
+TokenId* LinearBpe::encode_parts(std::string_view piece, Scratch& scratch, TokenId* out) const {
+  if (piece.empty()) return out;
   FailedPositions failed(scratch.failed, piece.size());
   std::vector<std::uint32_t>& taken = scratch.tokens;
   taken.clear();
@@ -166,7 +165,8 @@ void LinearBpe::encode_parts(std::string_view piece, Scratch& scratch,
       shorten();  // where it ended has failed
     }
   }
-  for (const std::uint32_t number : taken) ids.push_back(ids_[number]);
+  for (const std::uint32_t number : taken) *out++ = ids_[number];
+  return out;
 }
 
 }  // namespace millrace::api::tokenizer

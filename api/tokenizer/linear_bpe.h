@@ -39,18 +39,18 @@ class LinearBpe {
     std::vector<std::uint64_t> failed;
   };
 
-  /// Appends the tokens of one piece. `readable` bytes may be read from its begin, at least its
-  /// own.
-  void encode(std::string_view piece, std::size_t readable, Scratch& scratch,
-              std::vector<TokenId>& ids) const {
+  /// Writes the tokens of one piece, at most one for each of its bytes, and returns their end.
+  /// `readable` bytes may be read from the piece's begin, at least its own.
+  TokenId* encode(std::string_view piece, std::size_t readable, Scratch& scratch,
+                  TokenId* out) const {
     if (piece.size() <= TokenIndex::kShortBytes) [[likely]] {
       const TokenId id = whole_.find_short(piece, readable);
       if (id >= 0) [[likely]] {
-        ids.push_back(id);
-        return;
+        *out = id;
+        return out + 1;
       }
     }
-    encode_parts(piece, scratch, ids);
+    return encode_parts(piece, scratch, out);
   }
 
  private:
@@ -81,7 +81,7 @@ class LinearBpe {
         byte_pairs_(kBytes * kBytes, kNone) {}
   bool add_merges(const TokenizerFile& file, std::vector<std::uint32_t>& number_of);
   void build_trie(const TokenBytes& bytes);
-  void encode_parts(std::string_view piece, Scratch& scratch, std::vector<TokenId>& ids) const;
+  TokenId* encode_parts(std::string_view piece, Scratch& scratch, TokenId* out) const;
   std::uint32_t merged(std::uint32_t left, std::uint32_t right) const;
   bool stay_apart(std::uint32_t left, std::uint32_t right) const;
 

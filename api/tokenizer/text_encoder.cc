@@ -1,5 +1,7 @@
 #include "api/tokenizer/text_encoder.h"
 
+#include <algorithm>
+
 #include "common/status_macros.h"
 
 namespace millrace::api::tokenizer {
@@ -33,35 +35,34 @@ absl::Status TextEncoder::for_each_piece(std::string_view text, const OnPiece& o
   return absl::OkStatus();
 }
 
-inline void TextEncoder::append_piece(std::string_view text, std::string_view piece,
-                                      LinearBpe::Scratch& scratch,
-                                      std::vector<TokenId>& ids) const {
+inline TokenId* TextEncoder::encode_piece(std::string_view text, std::string_view piece,
+                                          Scratch& scratch, TokenId* out) const {
   if (linear_ != nullptr) [[likely]] {
     const auto readable = static_cast<std::size_t>(text.data() + text.size() - piece.data());
-    linear_->encode(piece, readable, scratch, ids);
-  } else {
-    merging_->encode(piece, ids);
+    return linear_->encode(piece, readable, scratch.linear, out);
   }
+  scratch.merged.clear();
+  merging_->encode(piece, scratch.merged);
+  return std::copy(scratch.merged.begin(), scratch.merged.end(), out);
 }
 
-absl::Status TextEncoder::append(std::string_view text, std::vector<TokenId>& ids) const {
-  LinearBpe::Scratch scratch;
-  return for_each_piece(text,
-                        [&](std::string_view piece) { append_piece(text, piece, scratch, ids); });
+absl::StatusOr<TokenId*> TextEncoder::encode(std::string_view text, TokenId* out) const {
+  Scratch scratch;
+  RETURN_IF_ERROR(for_each_piece(
+      text, [&](std::string_view piece) { out = encode_piece(text, piece, scratch, out); }));
+  return out;
 }
 
 absl::StatusOr<std::size_t> TextEncoder::count(std::string_view text) const {
-  constexpr std::size_t kBatch = 4096;
-  LinearBpe::Scratch scratch;
-  std::vector<TokenId> ids;
+  constexpr std::size_t kPieceBytes = 4096;  // that most pieces do not reach
+  Scratch scratch;
+  std::vector<TokenId> ids(kPieceBytes);
   std::size_t count = 0;
   RETURN_IF_ERROR(for_each_piece(text, [&](std::string_view piece) {
-    append_piece(text, piece, scratch, ids);
-    if (ids.size() < kBatch) return;
-    count += ids.size();
-    ids.clear();
+    if (piece.size() > ids.size()) ids.resize(piece.size());
+    count += static_cast<std::size_t>(encode_piece(text, piece, scratch, ids.data()) - ids.data());
   }));
-  return count + ids.size();
+  return count;
 }
 
 }  // namespace millrace::api::tokenizer

@@ -25,11 +25,12 @@ class TextEncoder {
   /// Takes over tables of the file. kInvalidArgument for a split pattern that does not compile.
   static absl::StatusOr<TextEncoder> create(TokenizerFile& file);
 
-  /// Appends the tokens of text, which must be valid UTF-8. kInternal when the regular-expression
-  /// engine gives up (only with patterns that PieceScanner does not know).
-  absl::Status append(std::string_view text, std::vector<TokenId>& ids) const;
+  /// Writes the tokens of text, at most one for each of its bytes, and returns their end. text must
+  /// be valid UTF-8. kInternal when the regular-expression engine gives up (only with patterns that
+  /// PieceScanner does not know).
+  absl::StatusOr<TokenId*> encode(std::string_view text, TokenId* out) const;
 
-  /// The number of tokens, in memory that does not grow with them.
+  /// The number of tokens, in memory that grows with the longest piece alone.
   absl::StatusOr<std::size_t> count(std::string_view text) const;
 
   /// Whether find_cut() of PieceScanner holds for this file.
@@ -42,8 +43,13 @@ class TextEncoder {
   template <typename OnPiece>
   absl::Status for_each_piece(std::string_view text, const OnPiece& on_piece) const;
 
-  void append_piece(std::string_view text, std::string_view piece, LinearBpe::Scratch& scratch,
-                    std::vector<TokenId>& ids) const;
+  /// Memory that one piece leaves for the next.
+  struct Scratch {
+    LinearBpe::Scratch linear;
+    std::vector<TokenId> merged;
+  };
+  TokenId* encode_piece(std::string_view text, std::string_view piece, Scratch& scratch,
+                        TokenId* out) const;
 
   std::optional<PieceScanner> scanner_;  // or, without it:
   std::unique_ptr<const PreTokenizer> pre_tokenizer_;

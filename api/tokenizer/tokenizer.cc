@@ -1,5 +1,7 @@
 #include "api/tokenizer/tokenizer.h"
 
+#include <cstdint>
+#include <memory>
 #include <unordered_map>
 #include <utility>
 
@@ -31,6 +33,13 @@ absl::Status check_utf8(std::span<const PromptPart> parts) {
     if (part.token < 0) RETURN_IF_ERROR(check_utf8(part.text));
   }
   return absl::OkStatus();
+}
+
+/// A token has a byte at least.
+std::size_t most_ids(std::span<const PromptPart> parts) {
+  std::size_t ids = 0;
+  for (const PromptPart& part : parts) ids += part.token >= 0 ? 1 : part.text.size();
+  return ids;
 }
 
 }  // namespace
@@ -68,37 +77,49 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::from_file(TokenizerFile fi
                                             std::move(added_tokens), std::move(encoder)})));
 }
 
-absl::Status Tokenizer::append_parts(std::span<const PromptPart> parts,
-                                     std::vector<TokenId>& ids) const {
+absl::StatusOr<TokenId*> Tokenizer::write_parts(std::span<const PromptPart> parts,
+                                                TokenId* out) const {
   for (const PromptPart& part : parts) {
     if (part.token >= 0) {
-      ids.push_back(part.token);
+      *out++ = part.token;
     } else {
-      RETURN_IF_ERROR(tables_->encoder.append(part.text, ids));
+      ASSIGN_OR_RETURN(out, tables_->encoder.encode(part.text, out));
     }
   }
-  return absl::OkStatus();
+  return out;
 }
 
 absl::StatusOr<std::vector<TokenId>> Tokenizer::encode_checked(std::span<const PromptPart> parts,
                                                                EncodePool* pool) const {
-  std::vector<TokenId> ids;
-  if (pool == nullptr) {
-    RETURN_IF_ERROR(append_parts(parts, ids));
-    return ids;
+  const bool can_cut = pool != nullptr && tables_->encoder.can_cut();
+  const std::size_t task_bytes = pool != nullptr ? kTaskBytes : SIZE_MAX;
+  const EncodePlan plan = plan_encoding(parts, can_cut, task_bytes);
+  // Every task has room for the most ids it can give. Memory that is not written to costs nothing,
+  // and growing one list for each task, on other threads, cost as much as encoding.
+  std::vector<std::size_t> begins{0};
+  for (std::size_t i = 0; i < plan.task_count(); ++i) {
+    begins.push_back(begins.back() + most_ids(plan.task(i)));
   }
-  const EncodePlan plan = plan_encoding(parts, tables_->encoder.can_cut(), kTaskBytes);
-  std::vector<std::vector<TokenId>> task_ids(plan.task_count());
-  std::vector<absl::Status> statuses(plan.task_count());
-  pool->run(plan.task_count(),
-            [&](std::size_t i) { statuses[i] = append_parts(plan.task(i), task_ids[i]); });
+  const auto room = std::make_unique_for_overwrite<TokenId[]>(begins.back());
+  std::vector<absl::StatusOr<TokenId*>> ends(plan.task_count(), nullptr);
+  const auto encode = [&](std::size_t i) {
+    ends[i] = write_parts(plan.task(i), room.get() + begins[i]);
+  };
+  if (pool != nullptr) {
+    pool->run(plan.task_count(), encode);
+  } else {
+    for (std::size_t i = 0; i < plan.task_count(); ++i) encode(i);
+  }
   std::size_t count = 0;
-  for (std::size_t i = 0; i < task_ids.size(); ++i) {
-    RETURN_IF_ERROR(statuses[i]);
-    count += task_ids[i].size();
+  for (std::size_t i = 0; i < ends.size(); ++i) {
+    RETURN_IF_ERROR(ends[i].status());
+    count += static_cast<std::size_t>(*ends[i] - (room.get() + begins[i]));
   }
+  std::vector<TokenId> ids;
   ids.reserve(count);
-  for (const std::vector<TokenId>& part : task_ids) ids.insert(ids.end(), part.begin(), part.end());
+  for (std::size_t i = 0; i < ends.size(); ++i) {
+    ids.insert(ids.end(), room.get() + begins[i], *ends[i]);
+  }
   return ids;
 }
 

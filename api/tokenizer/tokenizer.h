@@ -72,7 +72,7 @@ class Tokenizer {
   struct Tables;
   static absl::StatusOr<std::unique_ptr<Tokenizer>> from_file(TokenizerFile file);
   explicit Tokenizer(std::unique_ptr<const Tables> tables);
-  absl::Status append_parts(std::span<const PromptPart> parts, std::vector<TokenId>& ids) const;
+  absl::StatusOr<TokenId*> write_parts(std::span<const PromptPart> parts, TokenId* out) const;
   absl::StatusOr<std::vector<TokenId>> encode_checked(std::span<const PromptPart> parts,
                                                       EncodePool* pool) const;
 
