@@ -4,6 +4,7 @@
 #include "api/recipe/chat_request.h"
 #include "api/recipe/event_stream.h"
 #include "api/recipe/image_reference.h"
+#include "api/recipe/logprob_json.h"
 #include "api/recipe/parse_options.h"
 #include "api/recipe/prepared_request.h"
 #include "common/json.h"
@@ -198,31 +199,11 @@ class ChatEncoder final : public ResponseEncoder {
     return json;
   }
 
-  Json logprob_entry(TokenId id, float logprob) const {
-    Json entry = Json::object();
-    entry["token"] = token_text(*deployment_.tokenizer, id);
-    entry["logprob"] = logprob;
-    entry["bytes"] = Json::array();
-    for (char byte : deployment_.tokenizer->token_bytes(id)) {
-      entry["bytes"].push_back(static_cast<unsigned char>(byte));
-    }
-    return entry;
-  }
-
   /// Of the answer's tokens; reasoning has none in this protocol.
   Json logprobs(const std::vector<GeneratedToken>& tokens) const {
     if (!options_.return_logprobs) return nullptr;
-    Json content = Json::array();
-    for (const GeneratedToken& token : tokens) {
-      Json entry = logprob_entry(token.id, token.logprob);
-      entry["top_logprobs"] = Json::array();
-      for (const auto& [id, logprob] : token.top) {
-        entry["top_logprobs"].push_back(logprob_entry(id, logprob));
-      }
-      content.push_back(std::move(entry));
-    }
     Json json = Json::object();
-    json["content"] = std::move(content);
+    json["content"] = logprob_list(tokens, *deployment_.tokenizer);
     json["refusal"] = nullptr;
     return json;
   }

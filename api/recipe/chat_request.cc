@@ -1,13 +1,12 @@
 #include "api/recipe/chat_request.h"
 
-#include <algorithm>
-#include <array>
 #include <string>
 #include <utility>
 
 #include "api/recipe/chat_messages.h"
 #include "api/recipe/chat_tools.h"
 #include "api/recipe/forced_choice.h"
+#include "api/recipe/reasoning_effort.h"
 #include "api/recipe/request_error.h"
 #include "common/json.h"
 #include "common/status_macros.h"
@@ -18,42 +17,13 @@ namespace {
 
 constexpr std::int64_t kMaxTopLogprobs = 20;
 
-struct EffortName {
-  std::string_view name;
-  Effort::Name value;
-};
-constexpr std::array kEfforts = {
-    EffortName{"minimal", Effort::Name::kLow}, EffortName{"low", Effort::Name::kLow},
-    EffortName{"medium", Effort::Name::kHigh}, EffortName{"high", Effort::Name::kHigh},
-    EffortName{"xhigh", Effort::Name::kXhigh}, EffortName{"max", Effort::Name::kMax}};
-
-/// For formats that have names only.
-Effort::Name name_of(int exact) {
-  if (exact <= 50) return Effort::Name::kLow;
-  return exact < 100 ? Effort::Name::kHigh : Effort::Name::kMax;
-}
-
 /// `thinking` wins, then `reasoning_effort`, then the deployment's default.
 absl::StatusOr<ThinkingSource> read_thinking(const Fields& body, Thinking default_thinking,
                                              Conversation& conversation) {
   ThinkingSource source = ThinkingSource::kDeployment;
   conversation.thinking = default_thinking;
-  if (const Json* effort = body.find("reasoning_effort")) {
-    const std::string text = effort->is_string() ? effort->get<std::string>() : std::string();
-    const auto* named = std::find_if(kEfforts.begin(), kEfforts.end(),
-                                     [&](const EffortName& entry) { return entry.name == text; });
-    conversation.thinking = text == "none" ? Thinking::kOff : Thinking::kOn;
-    source = ThinkingSource::kRequest;
-    if (named != kEfforts.end()) {
-      conversation.effort.name = named->value;
-    } else if (effort->is_number_integer() && *effort >= 1 && *effort <= 100) {
-      conversation.effort = {name_of(effort->get<int>()), effort->get<int>()};
-    } else if (text != "none") {
-      return field_error("reasoning_effort",
-                         "`reasoning_effort` must be none, minimal, low, medium, high, xhigh, max "
-                         "or an integer from 1 to 100");
-    }
-  }
+  ASSIGN_OR_RETURN(const bool has_effort, read_effort(body, "reasoning_effort", conversation));
+  if (has_effort) source = ThinkingSource::kRequest;
   if (const Json* thinking = body.find("thinking")) {
     RETURN_IF_ERROR(body.require_object("thinking"));
     ASSIGN_OR_RETURN(const auto type, Fields(*thinking, "thinking").string("type"));

@@ -1,11 +1,10 @@
 #include "api/recipe/chat_tools.h"
 
-#include <algorithm>
-#include <cctype>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "api/recipe/json_mode.h"
 #include "api/recipe/json_text.h"
 #include "api/recipe/request_error.h"
 #include "api/recipe/tool_schema.h"
@@ -99,19 +98,6 @@ absl::StatusOr<ToolChoice> read_tool_choice(const Fields& body, const std::vecto
   return choose_tool(tools, name, "tool_choice");
 }
 
-bool has_word_json(const std::vector<Message>& messages) {
-  constexpr std::string_view kWord = "json";
-  const auto is_same = [](char a, char b) {
-    return std::tolower(static_cast<unsigned char>(a)) == b;
-  };
-  return std::any_of(messages.begin(), messages.end(), [&](const Message& message) {
-    return std::any_of(message.parts.begin(), message.parts.end(), [&](const Part& part) {
-      return std::search(part.text.begin(), part.text.end(), kWord.begin(), kWord.end(), is_same) !=
-             part.text.end();
-    });
-  });
-}
-
 absl::StatusOr<ResponseFormat> read_response_format(const Fields& body,
                                                     const std::vector<Message>& messages) {
   const Json* format = body.find("response_format");
@@ -127,7 +113,7 @@ absl::StatusOr<ResponseFormat> read_response_format(const Fields& body,
         "are not supported",
         type ? "invalid_value" : "missing_required_parameter");
   }
-  if (!has_word_json(messages)) {
+  if (!mentions_json(messages)) {
     return field_error("messages",
                        "Prompt must contain the word 'json' in some form to use "
                        "'response_format' of type 'json_object'.");

@@ -60,6 +60,11 @@ absl::Status unknown_model_error(std::string_view model, std::string_view served
       "model", "model_not_found");
 }
 
+absl::Status not_found_error(std::string_view param, std::string_view message,
+                             std::string_view code) {
+  return with_details(absl::NotFoundError(to_absl(message)), param, code);
+}
+
 ErrorDetails error_details(const absl::Status& status) {
   return {.status_code = status.code(),
           .type = type_of(status.code()),

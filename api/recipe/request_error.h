@@ -28,6 +28,10 @@ absl::Status unsupported_field(std::string_view param);
 /// A kNotFound for a model that this deployment does not serve.
 absl::Status unknown_model_error(std::string_view model, std::string_view served);
 
+/// A kNotFound for what a field refers to.
+absl::Status not_found_error(std::string_view param, std::string_view message,
+                             std::string_view code);
+
 ErrorDetails error_details(const absl::Status& status);
 
 /// OpenAI's form: {"error":{"message","type","param","code"}}
