@@ -19,3 +19,7 @@ find_package(CLI11 REQUIRED)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
 find_package(GTest REQUIRED)
+# Debian's python3, whatever else is in PATH: the tests and api/python need its packages and headers.
+set(Python_EXECUTABLE /usr/bin/python3)
+find_package(Python REQUIRED COMPONENTS Interpreter Development.Module)
+find_package(pybind11 CONFIG REQUIRED)
