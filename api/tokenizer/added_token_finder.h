@@ -2,6 +2,7 @@
 
 #include <array>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -25,7 +26,7 @@ class AddedTokenFinder {
  private:
   struct Pass {
     ByteTrie spellings;
-    std::array<bool, 256> is_first{};  // bytes that spellings begin with
+    std::string firsts;  // the bytes that spellings begin with, each once
   };
   static void split_at(std::string_view text, const Pass& pass, std::vector<PromptPart>& parts);
 
