@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "api/recipe/request_error.h"
+#include "api/recipe/tokenize.h"
 #include "common/status_macros.h"
 #include "common/str_cat.h"
 
@@ -148,6 +149,19 @@ void Entrypoint::add_routes() {
                     [this, request_id, count = recipe::count_messages_tokens(body, deployment_)] {
                       answer(request_id, count);
                     };
+              });
+  add_decoded("/tokenize", recipe::kOpenAiErrors,
+              [this](const std::string& request_id, const std::string& body) -> Work {
+                return [this, request_id,
+                        tokens = recipe::tokenize(body, deployment_, options_.context_tokens)] {
+                  answer(request_id, tokens);
+                };
+              });
+  add_decoded("/detokenize", recipe::kOpenAiErrors,
+              [this](const std::string& request_id, const std::string& body) -> Work {
+                return [this, request_id, text = recipe::detokenize(body, deployment_)] {
+                  answer(request_id, text);
+                };
               });
   add_models();
   server_->route("GET", "/health", [](const ServerRequest&, const Writer& writer) {
