@@ -20,7 +20,7 @@ namespace {
 
 // A task long enough that handing it to another thread costs a small part of it (it takes some
 // 100 us), short enough that the last ones end together.
-constexpr std::size_t kTaskBytes = 16 * 1024;
+constexpr std::size_t kTaskBytes = std::size_t{16} << 10;
 
 absl::Status check_utf8(std::string_view text) {
   const std::size_t offset = find_invalid_utf8(text);

@@ -290,6 +290,7 @@ TEST_F(NanoTokenizer, SeveralThreadsShareOnePool) {
   const std::vector<TokenId> expected = tokenizer_->encode_text(text).value();
   EncodePool pool(2);
   std::vector<std::thread> callers;
+  callers.reserve(4);
   std::atomic<int> right = 0;
   for (int i = 0; i < 4; ++i) {
     callers.emplace_back([&] {
