@@ -98,7 +98,7 @@ TokenizerFile random_file(std::mt19937& random, int letters, int merge_count) {
     add(std::string(1, static_cast<char>(byte)));
   }
   std::vector<std::string> known;
-  known.reserve(static_cast<std::size_t>(letters + merge_count));
+  known.reserve(100);
   for (int i = 0; i < letters; ++i) known.emplace_back(1, static_cast<char>('a' + i));
   for (int i = 0; i < merge_count; ++i) {
     const std::string left = known[random() % known.size()];
