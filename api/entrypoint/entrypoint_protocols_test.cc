@@ -4,6 +4,7 @@
 #include "api/entrypoint/fake_cluster.h"
 #include "api/entrypoint/test_client.h"
 #include "common/json.h"
+#include "common/mapped_file.h"
 #include "common/str_cat.h"
 
 namespace millrace::api::entrypoint {
@@ -154,6 +155,32 @@ TEST(EntrypointProtocols, AnAliasIsTheModel) {
            R"({"model":"nano/alias","max_tokens":2,"messages":[{"role":"user","content":"Hi"}]})");
   EXPECT_EQ(response.status, 200) << response.body;
   EXPECT_EQ((*parse_json(response.body))["model"], "nano");
+}
+
+// Written by hand after what that agent is known to send: unknown members, mixed blocks, a beta
+// query.
+TEST(EntrypointProtocols, ServesTheRequestsOfClaudeCode) {
+  FakeCluster cluster;
+  cluster.start_workers();
+  const auto text = read_file(MILLRACE_SOURCE_DIR "/tests/data/encoding/claude_code_requests.json");
+  ASSERT_TRUE(text.ok()) << text.status();
+  const Json requests = *parse_json(*text);
+  for (const Json& request : requests) {
+    SCOPED_TRACE(request["name"].get<std::string>());
+    Json body = request["body"];
+    body["model"] = "nano";
+    const auto path = request["path"].get<std::string>();
+    if (path.find("count_tokens") != std::string::npos) {
+      const HttpResponse count = post(cluster, path, dump_json(body));
+      EXPECT_EQ(count.status, 200) << count.body;
+      EXPECT_GT((*parse_json(count.body))["input_tokens"], 0);
+      continue;
+    }
+    const Received received = stream(cluster, path, dump_json(body));
+    EXPECT_EQ(received.status, 200) << received.raw;
+    ASSERT_FALSE(received.data.empty());
+    EXPECT_EQ((*parse_json(received.data.back()))["type"], "message_stop");
+  }
 }
 
 TEST(EntrypointProtocols, ASilentMessageGetsPings) {

@@ -3,6 +3,7 @@
 #include <future>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "api/admin/id.h"
 #include "api/admin/process.h"
@@ -28,9 +29,49 @@ struct Flags {
   std::string log_level = "info";
   std::string default_thinking = "on";
   std::string usage_form = "separate";
+  std::vector<std::string> aliases;
+  std::string old_reasoning = "drop-without-tools";
+  std::string v41_efforts = "release";
+  std::string thinking_sampling = "as-requested";
+  std::string json_text = "object-only";
   int request_deadline_s = 300;
   int drain_timeout_s = 60;
 };
+
+/// Where sources disagree on how a model is served; docs/decisions.md has the defaults' reasons.
+void add_model_flags(CLI::App& app, Flags& flags) {
+  app.add_option("--model-alias", flags.aliases,
+                 "further name that requests may use for the model (may be given several times)");
+  app.add_option("--old-reasoning", flags.old_reasoning,
+                 "reasoning of turns before the last message of the user")
+      ->check(CLI::IsMember({"drop-without-tools", "keep"}))
+      ->capture_default_str();
+  app.add_option("--v41-efforts", flags.v41_efforts, "numbers of V4.1's reasoning efforts")
+      ->check(CLI::IsMember({"release", "pre-release"}))
+      ->capture_default_str();
+  app.add_option("--thinking-sampling", flags.thinking_sampling,
+                 "sampling values in thinking mode: as requested, or fixed as in DeepSeek's API")
+      ->check(CLI::IsMember({"as-requested", "fixed"}))
+      ->capture_default_str();
+  app.add_option("--json-text", flags.json_text,
+                 "text around the object of a json_object answer: spaces, or as generated")
+      ->check(CLI::IsMember({"object-only", "as-generated"}))
+      ->capture_default_str();
+}
+
+void set_model_options(const Flags& flags, recipe::Deployment& deployment) {
+  deployment.aliases = flags.aliases;
+  deployment.render.old_reasoning = flags.old_reasoning == "keep"
+                                        ? recipe::OldReasoning::kKeep
+                                        : recipe::OldReasoning::kDropWithoutTools;
+  deployment.render.v41_efforts = flags.v41_efforts == "release" ? recipe::V41Efforts::kRelease
+                                                                 : recipe::V41Efforts::kPreRelease;
+  deployment.thinking_sampling = flags.thinking_sampling == "fixed"
+                                     ? recipe::ThinkingSampling::kFixed
+                                     : recipe::ThinkingSampling::kAsRequested;
+  deployment.reading.json_text = flags.json_text == "object-only" ? recipe::JsonText::kObjectOnly
+                                                                  : recipe::JsonText::kAsGenerated;
+}
 
 void add_flags(CLI::App& app, Flags& flags) {
   EntrypointOptions& options = flags.options;
@@ -58,6 +99,7 @@ void add_flags(CLI::App& app, Flags& flags) {
                  "(OpenAI's form), or always on the finishing chunk (DeepSeek's)")
       ->check(CLI::IsMember({"separate", "finishing"}))
       ->capture_default_str();
+  add_model_flags(app, flags);
   app.add_option("--default-max-tokens", options.default_max_tokens,
                  "new tokens of a request that names no limit")
       ->check(CLI::PositiveNumber)
@@ -107,6 +149,7 @@ absl::StatusOr<Model> open_model(const Flags& flags) {
       flags.default_thinking == "on" ? recipe::Thinking::kOn : recipe::Thinking::kOff;
   deployment.usage_form = flags.usage_form == "separate" ? recipe::UsageForm::kSeparateChunk
                                                          : recipe::UsageForm::kFinishingChunk;
+  set_model_options(flags, deployment);
   if (deployment.control.end_of_sequence != config->eos_token_id) {
     return absl::InvalidArgumentError(
         str_cat(flags.model_folder, ": the tokenizer's end of sequence is ",

@@ -136,6 +136,7 @@ TEST(ChatRequest, RefusesBadInputAndNamesTheField) {
       {with(R"("guided_regex":"a*")"), "guided_regex", "not supported"},
       {with(R"("structured_outputs":{"choice":["a"]})"), "structured_outputs", "not supported"},
       {with(R"("ebnf":"root ::= x")"), "ebnf", "not supported"},
+      {with(R"("allowed_token_ids":[5])"), "allowed_token_ids", "not supported"},
       {with("\"user\":\"a\\u0000b\""), "", "NUL"},
       {with("\"user\":\"\\ud800\""), "", "invalid JSON"},
       {with("\"user\":\"\xff\""), "", "invalid JSON"},

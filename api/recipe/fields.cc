@@ -194,11 +194,13 @@ absl::StatusOr<std::map<TokenId, float>> read_logit_bias(const Fields& body, int
   return biases;
 }
 
-/// Names of vLLM's and SGLang's fields. Dropped, they would give answers that break their schema.
-absl::Status refuse_structure(const Fields& body) {
+/// Fields of vLLM and SGLang that change an answer and are not served: dropped, they would give
+/// answers that break a schema or a promise.
+absl::Status refuse_extensions(const Fields& body) {
   return body.refuse({"guided_json", "guided_regex", "guided_choice", "guided_grammar",
                       "guided_decoding_backend", "guided_whitespace_pattern", "structured_outputs",
-                      "structural_tag", "json_schema", "regex", "ebnf", "grammar"});
+                      "structural_tag", "json_schema", "regex", "ebnf", "grammar",
+                      "prompt_logprobs", "bad_words", "allowed_token_ids"});
 }
 
 absl::Status read_lengths(const Fields& body, Sampling& sampling) {
@@ -243,7 +245,7 @@ absl::Status read_penalties(const Fields& body, Sampling& sampling) {
 
 absl::StatusOr<Sampling> read_sampling(const Fields& body, int vocab_size) {
   Sampling sampling;
-  RETURN_IF_ERROR(refuse_structure(body));
+  RETURN_IF_ERROR(refuse_extensions(body));
   RETURN_IF_ERROR(read_lengths(body, sampling));
   RETURN_IF_ERROR(read_filters(body, sampling));
   RETURN_IF_ERROR(read_penalties(body, sampling));

@@ -115,7 +115,7 @@ Json token_strings(const std::vector<TokenId>& ids, const tokenizer::Tokenizer& 
 }
 
 absl::Status check_optional_model(const Fields& body, const Deployment& deployment) {
-  return body.find("model") == nullptr ? absl::OkStatus() : check_model(body, deployment.model_id);
+  return body.find("model") == nullptr ? absl::OkStatus() : check_model(body, deployment.names());
 }
 
 }  // namespace
