@@ -18,13 +18,15 @@ void add_size(std::vector<std::string>& arguments, std::string name, std::int64_
   if (size > 0) add(arguments, std::move(name), str_cat(size));
 }
 
-std::vector<std::string> entrypoint_arguments(const ProcessSpec& spec, const NodeSettings& node) {
+std::vector<std::string> entrypoint_arguments(const ProcessSpec& spec, const NodeSettings& node,
+                                              const ProcessFiles& files) {
   std::vector<std::string> arguments;
   add(arguments, "--listen", spec.listen);
   add(arguments, "--controller", node.controller_url);
   add(arguments, "--model", spec.model_dir);
   add(arguments, "--model-id", spec.model_id);
   add(arguments, "--entrypoint-id", spec.worker_id);
+  add(arguments, "--response-store", files.responses);
   return arguments;
 }
 
@@ -48,12 +50,13 @@ std::vector<std::string> worker_arguments(const ProcessSpec& spec, const NodeSet
 }  // namespace
 
 CommandLine command_line(const ProcessSpec& spec, const NodeSettings& node,
-                         const std::string& ready_file) {
+                         const ProcessFiles& files) {
   const bool is_entrypoint = spec.role == ProcessRole::kEntrypoint;
   CommandLine line;
   line.program = str_cat(node.bin_dir, is_entrypoint ? "/millrace-entrypoint" : "/millrace-worker");
-  line.arguments = is_entrypoint ? entrypoint_arguments(spec, node) : worker_arguments(spec, node);
-  add(line.arguments, "--ready-file", ready_file);
+  line.arguments =
+      is_entrypoint ? entrypoint_arguments(spec, node, files) : worker_arguments(spec, node);
+  add(line.arguments, "--ready-file", files.ready);
   add(line.arguments, "--log-level", node.log_level);
   return line;
 }

@@ -18,6 +18,12 @@ struct NodeSettings {
   int worker_threads = 0;  ///< of every engine process; 0 = as many as its own default
 };
 
+/// Files that a process writes.
+struct ProcessFiles {
+  std::string ready;      ///< once it is ready
+  std::string responses;  ///< of an entrypoint: the responses it keeps
+};
+
 struct CommandLine {
   std::string program;
   std::vector<std::string> arguments;
@@ -25,6 +31,6 @@ struct CommandLine {
 
 /// How a process with this spec is started.
 CommandLine command_line(const api::admin::ProcessSpec& spec, const NodeSettings& node,
-                         const std::string& ready_file);
+                         const ProcessFiles& files);
 
 }  // namespace millrace::agent::supervisor

@@ -74,6 +74,9 @@ struct Supervisor::Impl {
   void clean_up_after(const std::string& worker_id) const;
   void poll_once(TimePoint until, int fd) const;
   std::optional<core::Event> check_exit(const std::string& worker_id, Child& child);
+  ProcessFiles files(const std::string& worker_id) const {
+    return {ready_file(worker_id), str_cat(options.data_dir, "/", worker_id, ".responses.sqlite")};
+  }
   std::optional<core::Event> check_ready(const std::string& worker_id, Child& child) const;
   std::string reason_of(const std::string& worker_id, const Child& child,
                         const ExitStatus& status) const;
@@ -118,7 +121,7 @@ absl::StatusOr<std::int64_t> Supervisor::start(const api::admin::ProcessSpec& sp
   // A log that cannot be rotated must not keep its process from running; the next check retries.
   static_cast<void>(log.rotate_if_large());
   log.begin_run();
-  CommandLine line = command_line(spec, impl_->options.node, impl_->ready_file(spec.worker_id));
+  CommandLine line = command_line(spec, impl_->options.node, impl_->files(spec.worker_id));
   absl::StatusOr<ChildProcess> process =
       ChildProcess::start({.program = std::move(line.program),
                            .arguments = std::move(line.arguments),

@@ -79,6 +79,10 @@ absl::StatusOr<std::unique_ptr<Entrypoint>> Entrypoint::start(common::http::Even
                                                               const EntrypointOptions& options) {
   std::unique_ptr<Entrypoint> entrypoint(
       new Entrypoint(loop, std::move(log), registry, std::move(deployment), options));
+  ASSIGN_OR_RETURN(std::unique_ptr<ResponseStore> store,
+                   ResponseStore::open({.path = options.response_store,
+                                        .bounds = options.stored_responses,
+                                        .now_seconds = unix_seconds}));
   HttpServerOptions server;
   server.listen = options.listen;
   server.limits = options.http;
@@ -87,6 +91,7 @@ absl::StatusOr<std::unique_ptr<Entrypoint>> Entrypoint::start(common::http::Even
     return listener_reply(status, message, path, self->new_request_id());
   };
   ASSIGN_OR_RETURN(entrypoint->server_, HttpServer::start(loop, std::move(server)));
+  entrypoint->add_responses(std::move(store));
   entrypoint->add_routes();
   Entrypoint* self = entrypoint.get();
   entrypoint->poller_ = std::make_unique<ViewPoller>(
@@ -135,6 +140,7 @@ Entrypoint::~Entrypoint() {
   // Requests before the listener: their writers end with their connections.
   arrivals_.clear();
   table_ = nullptr;
+  responses_ = nullptr;
   server_ = nullptr;
   pool_ = nullptr;
 }
@@ -211,6 +217,34 @@ void Entrypoint::add_models() {
 
 recipe::ModelFacts Entrypoint::model_facts() const {
   return {.created_seconds = created_seconds_, .context_tokens = options_.context_tokens};
+}
+
+void Entrypoint::add_responses(std::unique_ptr<ResponseStore> store) {
+  responses_ = std::make_unique<ResponsesService>(
+      ResponsesService::Host{
+          .loop = loop_,
+          .deployment = deployment_,
+          .entrypoint_id = options_.entrypoint_id,
+          .decode_later = [this](Work work) { return decode_queue_.try_push(std::move(work)); },
+          .admit =
+              [this](const std::string& request_id,
+                     absl::StatusOr<recipe::PreparedResponse> prepared) {
+                admit_response(request_id, std::move(prepared));
+              },
+          .on_change = [this] { check_drained(); }},
+      log_, registry_, std::move(store));
+  add_decoded("/v1/responses", recipe::kOpenAiErrors,
+              [this](const std::string& request_id, const std::string& body) {
+                return responses_->decode(request_id, body);
+              });
+  const auto below = [this](void (ResponsesService::*serve)(const ServerRequest&, Client)) {
+    return [this, serve](const ServerRequest& request, Writer writer) {
+      ((*responses_).*serve)(request, {new_request_id(), recipe::kOpenAiErrors, std::move(writer)});
+    };
+  };
+  server_->route("GET", "/v1/responses/*", below(&ResponsesService::get));
+  server_->route("POST", "/v1/responses/*", below(&ResponsesService::post));
+  server_->route("DELETE", "/v1/responses/*", below(&ResponsesService::erase));
 }
 
 /// Serves a path whose bodies are read on the decoding thread.
@@ -314,6 +348,20 @@ void Entrypoint::admit(const std::string& request_id,
   table_->add(std::move(request), std::move(session));
 }
 
+/// Back on the loop: as admit(), with a job between the client and its answer.
+void Entrypoint::admit_response(const std::string& request_id,
+                                absl::StatusOr<recipe::PreparedResponse> prepared) {
+  const auto arrival = arrivals_.find(request_id);
+  if (arrival == arrivals_.end()) return;
+  if (!prepared.ok()) {
+    admit(request_id, prepared.status());
+    return;
+  }
+  recipe::PreparedRequest request = responses_->open(*std::move(prepared), arrival->second.client);
+  admit(request_id, std::move(request));
+  responses_->admitted(request_id);
+}
+
 /// What the engines are to compute; an error when there is no room or no engine for it.
 absl::StatusOr<std::vector<EngineChoice>> Entrypoint::choices_of(
     const recipe::PreparedRequest& prepared) {
@@ -394,7 +442,8 @@ void Entrypoint::drain(std::function<void()> done) {
 }
 
 void Entrypoint::check_drained() {
-  if (!on_drained_ || table_->size() + arrivals_.size() > 0 || close_by_ != TimePoint()) return;
+  const bool is_busy = table_->size() + arrivals_.size() > 0 || !responses_->is_idle();
+  if (!on_drained_ || is_busy || close_by_ != TimePoint()) return;
   close_by_ = Clock::now() + kCloseGrace;
   server_->drain();
   close_when_idle();

@@ -14,6 +14,7 @@
 #include "api/entrypoint/entrypoint_metrics.h"
 #include "api/entrypoint/generation_session.h"
 #include "api/entrypoint/request_table.h"
+#include "api/entrypoint/responses_service.h"
 #include "api/entrypoint/view_poller.h"
 #include "api/recipe/deployment.h"
 #include "api/recipe/models.h"
@@ -36,6 +37,8 @@ struct EntrypointOptions {
   std::chrono::milliseconds request_deadline{300'000};
   std::chrono::milliseconds view_period{200};
   std::chrono::milliseconds keep_alive{10'000};  ///< comments on a stream that is silent
+  std::string response_store;                    ///< file of stored responses; empty = in memory
+  StoreBounds stored_responses;
   common::http::HttpServerLimits http;
   EnginePoolLimits engines;
 };
@@ -46,7 +49,7 @@ struct EntrypointOptions {
 class Entrypoint {
  public:
   /// Loop and registry are borrowed and must outlive the entrypoint; so must deployment.tokenizer.
-  /// Listens at once. Errors: those of HttpServer::start.
+  /// Listens at once. Errors: those of HttpServer::start and ResponseStore::open.
   static absl::StatusOr<std::unique_ptr<Entrypoint>> start(common::http::EventLoop& loop,
                                                            Logger log, Registry& registry,
                                                            recipe::Deployment deployment,
@@ -76,6 +79,7 @@ class Entrypoint {
   Entrypoint(common::http::EventLoop& loop, Logger log, Registry& registry,
              recipe::Deployment deployment, const EntrypointOptions& options);
   void add_routes();
+  void add_responses(std::unique_ptr<ResponseStore> store);
   void add_decoded(const std::string& path, const recipe::ErrorForm& errors, Decode decode);
   void add_generation(const std::string& path, const recipe::ErrorForm& errors,
                       recipe::PrepareFunction prepare);
@@ -83,6 +87,8 @@ class Entrypoint {
   std::optional<Arrival> take_arrival(const std::string& request_id);
   void answer(const std::string& request_id, const absl::StatusOr<std::string>& body);
   void admit(const std::string& request_id, absl::StatusOr<recipe::PreparedRequest> prepared);
+  void admit_response(const std::string& request_id,
+                      absl::StatusOr<recipe::PreparedResponse> prepared);
   absl::Status check_capacity(std::size_t prompt_tokens, std::uint32_t max_new_tokens) const;
   absl::StatusOr<std::vector<EngineChoice>> choices_of(const recipe::PreparedRequest& prepared);
   absl::StatusOr<std::uint32_t> output_limit(const recipe::PreparedRequest& prepared,
@@ -107,6 +113,7 @@ class Entrypoint {
   std::unique_ptr<EnginePool> pool_;
   std::unique_ptr<RequestTable> table_;
   std::map<std::string, Arrival> arrivals_;  // by request id
+  std::unique_ptr<ResponsesService> responses_;
   std::unique_ptr<common::http::HttpServer> server_;
   std::unique_ptr<ViewPoller> poller_;
   bool has_view_ = false;

@@ -298,6 +298,7 @@ FakeCluster::FakeCluster(const ClusterOptions& wanted) {
   options.http.body_bytes = wanted.body_bytes;
   options.request_deadline = wanted.request_deadline;
   options.keep_alive = wanted.keep_alive;
+  options.response_store = wanted.response_store;
   options.controller_url = "http://" + controller_->address();
   controller_thread_ = std::thread([this] { controller_loop_.run(); });
 

@@ -63,6 +63,7 @@ struct ClusterOptions {
   std::size_t body_bytes = 8u << 20;
   std::chrono::milliseconds request_deadline{300'000};
   std::chrono::milliseconds keep_alive{10'000};
+  std::string response_store{};  ///< empty: in memory
 };
 
 /// A controller that serves one routing view, workers, and an entrypoint over nano's tokenizer.

@@ -35,6 +35,7 @@ struct Flags {
   std::string thinking_sampling = "as-requested";
   std::string json_text = "object-only";
   int request_deadline_s = 300;
+  int response_store_ttl_s = 30 * 24 * 3600;
   int drain_timeout_s = 60;
 };
 
@@ -111,6 +112,17 @@ void add_flags(CLI::App& app, Flags& flags) {
   app.add_option("--request-deadline-s", flags.request_deadline_s,
                  "seconds a request may take, waiting for engines included")
       ->check(CLI::Range(1, 7 * 24 * 3600))
+      ->capture_default_str();
+  app.add_option("--response-store", options.response_store,
+                 "file of the responses that clients may continue and look up; without it they are "
+                 "kept in memory");
+  app.add_option("--response-store-ttl", flags.response_store_ttl_s,
+                 "seconds until a stored response is forgotten")
+      ->check(CLI::Range(1, 10 * 365 * 24 * 3600))
+      ->capture_default_str();
+  app.add_option("--response-store-bytes", options.stored_responses.bytes,
+                 "what stored responses may take; beyond it the oldest go")
+      ->check(CLI::Range(std::size_t{1} << 16, std::size_t{1} << 40))
       ->capture_default_str();
   app.add_option("--max-body-bytes", options.http.body_bytes, "larger bodies are answered with 413")
       ->check(CLI::PositiveNumber)
@@ -201,6 +213,7 @@ absl::Status run(Flags flags) {
   ASSIGN_OR_RETURN(Model model, open_model(flags));
   flags.options.context_tokens = model.context_tokens;
   flags.options.request_deadline = std::chrono::seconds(flags.request_deadline_s);
+  flags.options.stored_responses.time_to_live = std::chrono::seconds(flags.response_store_ttl_s);
   Registry registry;
   common::http::EventLoop loop;
   ASSIGN_OR_RETURN(const std::unique_ptr<Entrypoint> entrypoint,
@@ -217,7 +230,8 @@ absl::Status run(Flags flags) {
 
 int main(int argc, char** argv) {
   CLI::App app(
-      "Millrace's entrypoint: serves Chat Completions, Completions and Messages over HTTP, with "
+      "Millrace's entrypoint: serves Chat Completions, Responses, Messages and Completions over "
+      "HTTP, with "
       "the engines "
       "of the controller's routing view.",
       "millrace-entrypoint");
