@@ -1,5 +1,6 @@
 #include "api/entrypoint/engine_messages.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "api/proto/engine.pb.h"
@@ -72,7 +73,9 @@ proto::v1::SamplingState to_sampling_state(const recipe::Sampling& sampling, std
   state.set_repetition_penalty(sampling.repetition_penalty);
   for (const auto& [token, bias] : sampling.logit_bias) (*state.mutable_logit_bias())[token] = bias;
   state.set_seed(seed);
+  state.mutable_stop_token_ids()->Assign(sampling.stop_tokens.begin(), sampling.stop_tokens.end());
   state.set_ignore_eos(sampling.ignore_eos);
+  state.set_min_new_tokens(std::min(sampling.min_tokens, max_new_tokens));
   state.set_max_new_tokens(max_new_tokens);
   state.set_return_logprobs(sampling.return_logprobs);
   state.set_top_logprobs(sampling.top_logprobs);

@@ -21,14 +21,17 @@ class ChatEncoder final : public ResponseEncoder {
     bool has_reasoning = false;
     bool return_logprobs = false;
     bool include_usage = false;
+    bool return_token_ids = false;
     std::uint32_t choices = 1;
   };
-  ChatEncoder(const Deployment& deployment, const AnswerIdentity& identity, Options options)
+  ChatEncoder(const Deployment& deployment, const AnswerIdentity& identity, Options options,
+              const std::vector<TokenId>& prompt)
       : deployment_(deployment),
         request_id_(identity.request_id),
         id_("chatcmpl-" + identity.request_id),
         created_(identity.created_seconds),
         options_(options),
+        prompt_ids_(options.return_token_ids ? Json(prompt) : Json()),
         streamed_calls_(options.choices) {}
 
   std::string begin() override {
@@ -42,13 +45,21 @@ class ChatEncoder final : public ResponseEncoder {
       } else {
         delta["content"] = "";
       }
-      events += data_event(chunk(index, std::move(delta)));
+      Json first = chunk(index, std::move(delta));
+      if (options_.return_token_ids && index == 0) first["prompt_token_ids"] = prompt_ids_;
+      events += data_event(first);
     }
     return events;
   }
 
   std::string delta(const OutputDelta& output) override {
     std::string events;
+    if (options_.return_token_ids && !output.ids.empty()) {
+      // Not every token has text of its own, so they come by themselves.
+      Json value = chunk(output.choice, Json::object());
+      value["choices"][0]["token_ids"] = output.ids;
+      events += data_event(value);
+    }
     if (!output.reasoning.empty()) {
       Json delta = Json::object();
       delta["content"] = nullptr;
@@ -97,6 +108,7 @@ class ChatEncoder final : public ResponseEncoder {
       body["choices"].push_back(complete_choice(i, choices[i].output, choices[i].ending));
     }
     body["usage"] = usage_json(usage);
+    if (options_.return_token_ids) body["prompt_token_ids"] = prompt_ids_;
     return dump_json(body);
   }
 
@@ -165,6 +177,7 @@ class ChatEncoder final : public ResponseEncoder {
     choice["message"] = std::move(message);
     choice["logprobs"] = logprobs(output.text_tokens);
     choice["finish_reason"] = finish_reason_name(ending.reason);
+    if (options_.return_token_ids) choice["token_ids"] = output.ids;
     return choice;
   }
 
@@ -213,6 +226,7 @@ class ChatEncoder final : public ResponseEncoder {
   const std::string id_;
   const std::int64_t created_;
   const Options options_;
+  const Json prompt_ids_;
   std::vector<std::size_t> streamed_calls_;  // begun so far, by choice
 };
 
@@ -238,13 +252,16 @@ absl::StatusOr<PreparedRequest> prepare_chat(std::string_view body, const Deploy
   prepared.parsing =
       parse_options(request.conversation, prompt.stage, request.parallel_calls, deployment.reading);
   prepared.parsing.stops = request.sampling.stop;
+  prepared.parsing.keeps_stop = request.sampling.keeps_stop;
   prepared.is_streamed = request.stream.is_streamed;
   prepared.encoder = std::make_unique<ChatEncoder>(
       deployment, identity,
       ChatEncoder::Options{.has_reasoning = is_thinking,
                            .return_logprobs = request.sampling.return_logprobs,
                            .include_usage = request.stream.include_usage,
-                           .choices = request.sampling.choices});
+                           .return_token_ids = request.return_token_ids,
+                           .choices = request.sampling.choices},
+      prepared.prompt);
   prepared.sampling = std::move(request.sampling);
   return prepared;
 }

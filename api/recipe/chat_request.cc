@@ -3,6 +3,7 @@
 #include <string>
 #include <utility>
 
+#include "api/recipe/chat_dialects.h"
 #include "api/recipe/chat_messages.h"
 #include "api/recipe/chat_tools.h"
 #include "api/recipe/forced_choice.h"
@@ -52,7 +53,8 @@ absl::Status read_logprobs(const Fields& body, Sampling& sampling) {
 absl::StatusOr<ChatRequest> parse_chat_request(std::string_view body,
                                                const ModelNames& served_model, int vocab_size,
                                                Thinking default_thinking) {
-  ASSIGN_OR_RETURN(const Json json, parse_body(body));
+  ASSIGN_OR_RETURN(Json json, parse_body(body));
+  RETURN_IF_ERROR(translate_dialects(json));
   const Fields fields(json, "");
   ChatRequest request;
   RETURN_IF_ERROR(check_model(fields, served_model));
@@ -67,6 +69,8 @@ absl::StatusOr<ChatRequest> parse_chat_request(std::string_view body,
   ASSIGN_OR_RETURN(request.sampling, read_sampling(fields, vocab_size));
   RETURN_IF_ERROR(read_logprobs(fields, request.sampling));
   ASSIGN_OR_RETURN(request.stream, read_stream_options(fields));
+  ASSIGN_OR_RETURN(const auto return_token_ids, fields.boolean("return_token_ids"));
+  request.return_token_ids = return_token_ids.value_or(false);
   ASSIGN_OR_RETURN([[maybe_unused]] const auto user, fields.string("user"));
   RETURN_IF_ERROR(fields.require_object("metadata"));
   return request;

@@ -15,6 +15,7 @@ struct ChatRequest {
   ParallelCalls parallel_calls = ParallelCalls::kAllowed;
   Sampling sampling;
   StreamOptions stream;
+  bool return_token_ids = false;  ///< of prompt and answer, as vLLM does
 };
 
 /// Decodes and validates a body. Known fields with unknown values are refused by name, unknown

@@ -183,7 +183,8 @@ TEST(ChatRequest, ReadsEveryField) {
          "max_tokens":7,"max_completion_tokens":9,"logprobs":true,"top_logprobs":3,"ignore_eos":true,
          "stream":true,"stream_options":{"include_usage":true},"user":"u","metadata":{"k":"v"},
          "tool_choice":"auto","response_format":{"type":"text"},"unknown_field":1,"n":1,
-         "reasoning_effort":33)"));
+         "reasoning_effort":33,"stop_token_ids":[3,2047],"min_tokens":4,"no_stop_trim":true,
+         "return_token_ids":true,"use_beam_search":false)"));
   ASSERT_TRUE(request.ok()) << request.status();
   const Sampling& s = request->sampling;
   EXPECT_EQ(s.temperature, 0);
@@ -200,9 +201,49 @@ TEST(ChatRequest, ReadsEveryField) {
   EXPECT_TRUE(s.return_logprobs);
   EXPECT_EQ(s.top_logprobs, 3u);
   EXPECT_TRUE(s.ignore_eos);
+  EXPECT_EQ(s.stop_tokens, (std::vector<TokenId>{3, 2047}));
+  EXPECT_EQ(s.min_tokens, 4u);
+  EXPECT_TRUE(s.keeps_stop);
+  EXPECT_TRUE(request->return_token_ids);
   EXPECT_TRUE(request->stream.is_streamed);
   EXPECT_TRUE(request->stream.include_usage);
   EXPECT_EQ(request->conversation.effort.exact, 33);
+}
+
+TEST(ChatRequest, ReadsWhatOtherServersCallOtherwise) {
+  const auto conversation = [](const std::string& members) {
+    const auto request = parse(with(members));
+    EXPECT_TRUE(request.ok()) << request.status();
+    return request.ok() ? request->conversation : Conversation();
+  };
+  EXPECT_EQ(conversation(R"("chat_template_kwargs":{"thinking":false})").thinking, Thinking::kOff);
+  EXPECT_EQ(conversation(R"("chat_template_kwargs":{"enable_thinking":false,"x":1})").thinking,
+            Thinking::kOff);
+  EXPECT_EQ(conversation(R"("chat_template_kwargs":{"reasoning_effort":"max"})").effort.name,
+            Effort::Name::kMax);
+  const auto own =
+      conversation(R"("thinking":{"type":"enabled"},"chat_template_kwargs":{"thinking":false})");
+  EXPECT_EQ(own.thinking, Thinking::kOn);
+  const auto continued = parse(
+      R"({"model":"m","messages":[{"role":"user","content":"Hi"},
+          {"role":"assistant","content":"He"}],"thinking":{"type":"disabled"},
+          "continue_final_message":true,"add_generation_prompt":false})");
+  ASSERT_TRUE(continued.ok()) << continued.status();
+  EXPECT_TRUE(continued->conversation.messages.back().is_prefix);
+}
+
+TEST(ChatRequest, RefusesWhatWouldChangeTheAnswerIfItWereDropped) {
+  for (const char* field :
+       {R"("chat_template_kwargs":{"thinking":"no"})", R"("chat_template_kwargs":1)",
+        R"("continue_final_message":true)", R"("add_generation_prompt":false)",
+        R"("separate_reasoning":false)", R"("use_beam_search":true)", R"("bad_words":["a"])",
+        R"("prompt_logprobs":1)", R"("allowed_token_ids":[1])", R"("stop_token_ids":[2048])",
+        R"("stop_token_ids":7)", R"("min_tokens":8,"max_tokens":7)"}) {
+    const auto request = parse(with(field));
+    ASSERT_FALSE(request.ok()) << field;
+    const std::string name = std::string(field).substr(1, std::string(field).find('"', 1) - 1);
+    EXPECT_NE(error_details(request.status()).param.find(name), std::string::npos) << field;
+  }
 }
 
 TEST(ChatRequest, ReadsToolsWithExactNumbers) {

@@ -179,6 +179,7 @@ absl::StatusOr<PreparedRequest> prepare_completion(std::string_view body,
   prepared.prompt_field = "prompt";
   prepared.sampling = request.sampling;
   prepared.parsing.stops = request.sampling.stop;
+  prepared.parsing.keeps_stop = request.sampling.keeps_stop;
   prepared.is_streamed = request.stream.is_streamed;
   prepared.encoder = std::make_unique<CompletionEncoder>(deployment, identity, std::move(request));
   return prepared;

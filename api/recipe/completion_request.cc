@@ -161,7 +161,8 @@ absl::StatusOr<CompletionRequest> parse_completion_request(std::string_view body
   RETURN_IF_ERROR(read_logprobs(fields, request.sampling));
   ASSIGN_OR_RETURN(request.stream, read_stream_options(fields));
   ASSIGN_OR_RETURN(const auto echo_ids, fields.boolean("echo_ids"));
-  request.echo_ids = echo_ids.value_or(false);
+  ASSIGN_OR_RETURN(const auto return_ids, fields.boolean("return_token_ids"));  // vLLM's name
+  request.echo_ids = echo_ids.value_or(return_ids.value_or(false));
   ASSIGN_OR_RETURN(request.prompts, read_prompts(fields, deployment));
   RETURN_IF_ERROR(check_counts(fields, request));
   if (request.sampling.return_logprobs && !request.prompts.front().echo.empty()) {

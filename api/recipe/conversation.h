@@ -105,7 +105,10 @@ struct Sampling {
   std::optional<std::uint64_t> seed;  ///< of the first choice; each further one adds 1
   std::uint32_t choices = 1;          ///< independent answers to the same prompt
   std::vector<std::string> stop;
+  bool keeps_stop = false;           ///< the stop string that was found belongs to the answer
+  std::vector<TokenId> stop_tokens;  ///< end the answer as the end-of-sequence token does
   std::optional<std::uint32_t> max_tokens;
+  std::uint32_t min_tokens = 0;  ///< before so many no token ends the answer
   bool ignore_eos = false;
   bool return_logprobs = false;
   std::uint32_t top_logprobs = 0;

@@ -325,7 +325,10 @@ std::string sampling_json(const Sampling& sampling) {
   json["seed"] = sampling.seed ? Json(static_cast<std::int64_t>(*sampling.seed)) : Json();
   json["n"] = sampling.choices;
   json["stop"] = sampling.stop;
+  json["include_stop_str_in_output"] = sampling.keeps_stop;
+  json["stop_token_ids"] = sampling.stop_tokens;
   json["max_tokens"] = sampling.max_tokens ? Json(*sampling.max_tokens) : Json();
+  json["min_tokens"] = sampling.min_tokens;
   json["ignore_eos"] = sampling.ignore_eos;
   json["logprobs"] = sampling.return_logprobs;
   json["top_logprobs"] = sampling.top_logprobs;

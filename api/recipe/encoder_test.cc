@@ -164,6 +164,25 @@ TEST_F(EncoderTest, AStreamFailsWithOneErrorEventAndNoDone) {
   EXPECT_EQ(failed[0]["error"]["type"], "service_unavailable_error");
 }
 
+TEST_F(EncoderTest, ChatReturnsIdsWhenAskedTo) {
+  const char* members = R"("messages":[{"role":"user","content":"q"}],"return_token_ids":true)";
+  OutputDelta output;
+  output.text = "x";
+  output.ids = {300, 301};
+  const PreparedRequest whole = prepare(prepare_chat, members);
+  const Json body =
+      *parse_json(whole.encoder->complete({{output, FinishReason::kStop}}, {3, 2, 0}));
+  EXPECT_EQ(body["prompt_token_ids"], Json(whole.prompt));
+  EXPECT_EQ(body["choices"][0]["token_ids"], Json({300, 301}));
+  const PreparedRequest streamed = prepare(prepare_chat, members);
+  const std::vector<Json> stream =
+      events(streamed.encoder->begin() + streamed.encoder->delta(output));
+  ASSERT_EQ(stream.size(), 3u);
+  EXPECT_EQ(stream[0]["prompt_token_ids"], Json(streamed.prompt));
+  EXPECT_EQ(stream[1]["choices"][0]["token_ids"], Json({300, 301}));
+  EXPECT_EQ(stream[2]["choices"][0]["delta"]["content"], "x");
+}
+
 TEST_F(EncoderTest, CompletionReturnsIdsWhenAskedTo) {
   PreparedRequest request =
       prepare(prepare_completion, R"("prompt":[5,6,7],"echo_ids":true,"logprobs":2)");

@@ -169,6 +169,23 @@ absl::StatusOr<std::vector<std::string>> read_stops(const Fields& body) {
   return stops;
 }
 
+absl::StatusOr<std::vector<TokenId>> read_stop_tokens(const Fields& body, int vocab_size) {
+  std::vector<TokenId> tokens;
+  const Json* value = body.find("stop_token_ids");
+  if (value == nullptr) return tokens;
+  const auto is_token = [vocab_size](const Json& id) {
+    return id.is_number_integer() && id >= 0 && id < vocab_size;
+  };
+  const bool is_list = value->is_array() && value->size() <= kMaxStopTokens &&
+                       std::all_of(value->begin(), value->end(), is_token);
+  if (!is_list) {
+    return field_error("stop_token_ids",
+                       str_cat("`stop_token_ids` must be a list of at most ", kMaxStopTokens,
+                               " token ids from 0 to ", vocab_size - 1));
+  }
+  return value->get<std::vector<TokenId>>();
+}
+
 absl::StatusOr<std::map<TokenId, float>> read_logit_bias(const Fields& body, int vocab_size) {
   std::map<TokenId, float> biases;
   const Json* value = body.find("logit_bias");
@@ -197,10 +214,33 @@ absl::StatusOr<std::map<TokenId, float>> read_logit_bias(const Fields& body, int
 /// Fields of vLLM and SGLang that change an answer and are not served: dropped, they would give
 /// answers that break a schema or a promise.
 absl::Status refuse_extensions(const Fields& body) {
-  return body.refuse({"guided_json", "guided_regex", "guided_choice", "guided_grammar",
-                      "guided_decoding_backend", "guided_whitespace_pattern", "structured_outputs",
-                      "structural_tag", "json_schema", "regex", "ebnf", "grammar",
-                      "prompt_logprobs", "bad_words", "allowed_token_ids"});
+  for (const char* name : {"use_beam_search", "return_hidden_states"}) {
+    ASSIGN_OR_RETURN(const auto is_wanted, body.boolean(name));
+    if (is_wanted.value_or(false)) RETURN_IF_ERROR(body.refuse({name}));
+  }
+  return body.refuse({"guided_json",
+                      "guided_regex",
+                      "guided_choice",
+                      "guided_grammar",
+                      "guided_decoding_backend",
+                      "guided_whitespace_pattern",
+                      "structured_outputs",
+                      "structural_tag",
+                      "json_schema",
+                      "regex",
+                      "ebnf",
+                      "grammar",
+                      "stop_regex",
+                      "allowed_token_ids",
+                      "bad_words",
+                      "logits_processors",
+                      "custom_logit_processor",
+                      "prompt_logprobs",
+                      "prompt_embeds",
+                      "input_embeds",
+                      "truncate_prompt_tokens",
+                      "lora_path",
+                      "session_params"});
 }
 
 absl::Status read_lengths(const Fields& body, Sampling& sampling) {
@@ -210,6 +250,13 @@ absl::Status read_lengths(const Fields& body, Sampling& sampling) {
   if (max_tokens) sampling.max_tokens = static_cast<std::uint32_t>(*max_tokens);
   // The newer name of the same field wins.
   if (completion) sampling.max_tokens = static_cast<std::uint32_t>(*completion);
+  ASSIGN_OR_RETURN(const auto min_tokens, body.integer("min_tokens", 0, kMax));
+  sampling.min_tokens = static_cast<std::uint32_t>(min_tokens.value_or(0));
+  if (sampling.max_tokens && sampling.min_tokens > *sampling.max_tokens) {
+    return field_error("min_tokens",
+                       str_cat("`min_tokens` is ", sampling.min_tokens, ", more than the ",
+                               *sampling.max_tokens, " tokens that the answer may have"));
+  }
   return absl::OkStatus();
 }
 
@@ -250,6 +297,10 @@ absl::StatusOr<Sampling> read_sampling(const Fields& body, int vocab_size) {
   RETURN_IF_ERROR(read_filters(body, sampling));
   RETURN_IF_ERROR(read_penalties(body, sampling));
   ASSIGN_OR_RETURN(sampling.stop, read_stops(body));
+  ASSIGN_OR_RETURN(sampling.stop_tokens, read_stop_tokens(body, vocab_size));
+  ASSIGN_OR_RETURN(const auto keeps_stop, body.boolean("include_stop_str_in_output"));
+  ASSIGN_OR_RETURN(const auto trims_not, body.boolean("no_stop_trim"));  // SGLang's name for it
+  sampling.keeps_stop = keeps_stop.value_or(trims_not.value_or(false));
   ASSIGN_OR_RETURN(sampling.logit_bias, read_logit_bias(body, vocab_size));
   ASSIGN_OR_RETURN(const auto seed, body.integer("seed", std::numeric_limits<std::int64_t>::min(),
                                                  std::numeric_limits<std::int64_t>::max()));

@@ -54,6 +54,7 @@ absl::Status check_model(const Fields& body, const ModelNames& served);
 /// Of a request's stop strings, whatever its protocol calls them.
 inline constexpr std::size_t kMaxStops = 16;
 inline constexpr std::size_t kMaxStopBytes = 1024;
+inline constexpr std::size_t kMaxStopTokens = 256;
 
 /// Answers to one prompt.
 inline constexpr std::int64_t kMaxChoices = 16;

@@ -199,6 +199,7 @@ void OutputParser::send(std::string_view bytes, OutputDelta& delta) {
   answer_bytes_ += text.size();
   const std::size_t before = delta.text.size();
   const bool is_match = matcher_.push(text, delta.text);
+  if (is_match && options_.keeps_stop) delta.text.append(matcher_.matched());
   release_tokens(before, delta);
   if (is_match) pending_.clear();
 }

@@ -47,6 +47,7 @@ enum class JsonText {
 struct ParseOptions {
   Stage stage = Stage::kAnswer;
   std::vector<std::string> stops;
+  bool keeps_stop = false;  ///< the stop string that was found belongs to the answer
   Markup markup = Markup::kText;
   ToolCallOptions calls;
   ThinkNewlines think_newlines = ThinkNewlines::kKeep;

@@ -83,6 +83,21 @@ TEST_F(OutputParserTest, StopStringsCountInTheAnswerOnlyAndCutIt) {
   EXPECT_EQ(s.matched_stop(), "STOP");
 }
 
+TEST_F(OutputParserTest, AStopStringMayStay) {
+  ParseOptions options;
+  options.stops = {"STOP"};
+  options.keeps_stop = true;
+  OutputParser s(*nano_.value.tokenizer, nano_.value.control, options);
+  const std::vector<TokenId> ids = nano_.ids("Answer STOP tail");
+  const OutputDelta delta = feed(s, ids);
+  EXPECT_EQ(delta.text, "Answer STOP");
+  std::string of_tokens;
+  for (const GeneratedToken& token : delta.text_tokens) {
+    of_tokens.append(nano_.value.tokenizer->token_bytes(token.id));
+  }
+  EXPECT_TRUE(of_tokens.starts_with("Answer STOP"));
+}
+
 TEST_F(OutputParserTest, AStopStringInsideOneTokenCutsTheToken) {
   // nano has tokens of several letters: find one and stop on its second letter.
   for (TokenId id = 300; id < nano_.value.tokenizer->id_bound(); ++id) {
