@@ -1,14 +1,17 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <future>
+#include <map>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
 #include "api/admin/id.h"
 #include "api/admin/process.h"
 #include "api/entrypoint/entrypoint.h"
-#include "api/recipe/prompt.h"
+#include "api/entrypoint/model_options.h"
+#include "api/recipe/settings.h"
 #include "api/tokenizer/tokenizer.h"
 #include "common/annotate.h"
 #include "common/mapped_file.h"
@@ -27,13 +30,8 @@ struct Flags {
   std::string model_id;
   std::string ready_file;
   std::string log_level = "info";
-  std::string default_thinking = "on";
-  std::string usage_form = "separate";
   std::vector<std::string> aliases;
-  std::string old_reasoning = "drop-without-tools";
-  std::string v41_efforts = "release";
-  std::string thinking_sampling = "as-requested";
-  std::string json_text = "object-only";
+  std::map<std::string_view, std::string> settings;  // as far as given, by name
   int request_deadline_s = 300;
   int response_store_ttl_s = 30 * 24 * 3600;
   int drain_timeout_s = 60;
@@ -43,35 +41,25 @@ struct Flags {
 void add_model_flags(CLI::App& app, Flags& flags) {
   app.add_option("--model-alias", flags.aliases,
                  "further name that requests may use for the model (may be given several times)");
-  app.add_option("--old-reasoning", flags.old_reasoning,
-                 "reasoning of turns before the last message of the user")
-      ->check(CLI::IsMember({"drop-without-tools", "keep"}))
-      ->capture_default_str();
-  app.add_option("--v41-efforts", flags.v41_efforts, "numbers of V4.1's reasoning efforts")
-      ->check(CLI::IsMember({"release", "pre-release"}))
-      ->capture_default_str();
-  app.add_option("--thinking-sampling", flags.thinking_sampling,
-                 "sampling values in thinking mode: as requested, or fixed as in DeepSeek's API")
-      ->check(CLI::IsMember({"as-requested", "fixed"}))
-      ->capture_default_str();
-  app.add_option("--json-text", flags.json_text,
-                 "text around the object of a json_object answer: spaces, or as generated")
-      ->check(CLI::IsMember({"object-only", "as-generated"}))
-      ->capture_default_str();
+  for (const recipe::Setting& setting : recipe::all_settings()) {
+    const auto take = [&flags, &setting](const std::string& value) {
+      flags.settings[setting.name] = value;
+    };
+    app.add_option_function<std::string>(setting.flag(), take, std::string(setting.help))
+        ->check(
+            CLI::IsMember(std::vector<std::string>(setting.values.begin(), setting.values.end())))
+        ->default_str(std::string(setting.value_of({})));
+  }
 }
 
-void set_model_options(const Flags& flags, recipe::Deployment& deployment) {
-  deployment.aliases = flags.aliases;
-  deployment.render.old_reasoning = flags.old_reasoning == "keep"
-                                        ? recipe::OldReasoning::kKeep
-                                        : recipe::OldReasoning::kDropWithoutTools;
-  deployment.render.v41_efforts = flags.v41_efforts == "release" ? recipe::V41Efforts::kRelease
-                                                                 : recipe::V41Efforts::kPreRelease;
-  deployment.thinking_sampling = flags.thinking_sampling == "fixed"
-                                     ? recipe::ThinkingSampling::kFixed
-                                     : recipe::ThinkingSampling::kAsRequested;
-  deployment.reading.json_text = flags.json_text == "object-only" ? recipe::JsonText::kObjectOnly
-                                                                  : recipe::JsonText::kAsGenerated;
+/// What the model's folder says, changed by the flags.
+absl::StatusOr<ModelOptions> model_options(const Flags& flags) {
+  ASSIGN_OR_RETURN(ModelOptions options, read_model_options(flags.model_folder));
+  options.aliases.insert(options.aliases.end(), flags.aliases.begin(), flags.aliases.end());
+  for (const auto& [name, value] : flags.settings) {
+    RETURN_IF_ERROR(recipe::change_setting(name, value, options.settings));
+  }
+  return options;
 }
 
 void add_flags(CLI::App& app, Flags& flags) {
@@ -90,15 +78,6 @@ void add_flags(CLI::App& app, Flags& flags) {
       ->capture_default_str();
   app.add_option("--ready-file", flags.ready_file, "written once this process listens");
   app.add_option("--log-level", flags.log_level, "debug, info, warn, error or off")
-      ->capture_default_str();
-  app.add_option("--default-thinking", flags.default_thinking,
-                 "whether the model reasons when a request does not say")
-      ->check(CLI::IsMember({"on", "off"}))
-      ->capture_default_str();
-  app.add_option("--usage-form", flags.usage_form,
-                 "where a stream carries its usage: on a separate last chunk when asked for "
-                 "(OpenAI's form), or always on the finishing chunk (DeepSeek's)")
-      ->check(CLI::IsMember({"separate", "finishing"}))
       ->capture_default_str();
   add_model_flags(app, flags);
   app.add_option("--default-max-tokens", options.default_max_tokens,
@@ -150,18 +129,13 @@ absl::StatusOr<Model> open_model(const Flags& flags) {
   if (!config.ok()) return annotate(config.status(), config_path);
   ASSIGN_OR_RETURN(model.tokenizer,
                    tokenizer::Tokenizer::open(flags.model_folder + "/tokenizer.json"));
+  ASSIGN_OR_RETURN(ModelOptions options, model_options(flags));
   recipe::Deployment& deployment = model.deployment;
-  ASSIGN_OR_RETURN(deployment.control, recipe::resolve_control_tokens(*model.tokenizer));
-  deployment.model_id = flags.model_id;
-  deployment.tokenizer = model.tokenizer.get();
-  deployment.begin_of_sequence = config->bos_token_id;
+  ASSIGN_OR_RETURN(deployment,
+                   recipe::make_deployment(*model.tokenizer, options.settings, flags.model_id));
+  deployment.aliases = std::move(options.aliases);
   deployment.vocab_size = config->vocab_size;
   deployment.system_fingerprint = "millrace-" MILLRACE_VERSION;
-  deployment.default_thinking =
-      flags.default_thinking == "on" ? recipe::Thinking::kOn : recipe::Thinking::kOff;
-  deployment.usage_form = flags.usage_form == "separate" ? recipe::UsageForm::kSeparateChunk
-                                                         : recipe::UsageForm::kFinishingChunk;
-  set_model_options(flags, deployment);
   if (deployment.control.end_of_sequence != config->eos_token_id) {
     return absl::InvalidArgumentError(
         str_cat(flags.model_folder, ": the tokenizer's end of sequence is ",
@@ -231,9 +205,8 @@ absl::Status run(Flags flags) {
 int main(int argc, char** argv) {
   CLI::App app(
       "Millrace's entrypoint: serves Chat Completions, Responses, Messages and Completions over "
-      "HTTP, with "
-      "the engines "
-      "of the controller's routing view.",
+      "HTTP, with the engines of the controller's routing view. A model's folder may hold "
+      "serving.json, an object that gives aliases and, by name, the settings below; flags win.",
       "millrace-entrypoint");
   millrace::api::entrypoint::Flags flags;
   millrace::api::entrypoint::add_flags(app, flags);

@@ -115,6 +115,7 @@ class Injection : public testing::Test {
 };
 
 TEST_F(Injection, ChatCompletions) { expect_no_injection("chat_completions", prepare_chat); }
+TEST_F(Injection, Responses) { expect_no_injection("responses", prepare_responses); }
 TEST_F(Injection, Messages) { expect_no_injection("messages", prepare_messages); }
 
 // The check would notice: read with the added vocabulary, a spelling does become a token.

@@ -123,6 +123,12 @@ std::string listed(const List& list, NameOf name_of) {
 
 }  // namespace
 
+std::string Setting::flag() const {
+  std::string flag = str_cat("--", name);
+  std::replace(flag.begin(), flag.end(), '_', '-');
+  return flag;
+}
+
 std::span<const Setting> all_settings() { return kSettings; }
 
 absl::Status change_setting(std::string_view name, std::string_view value, Settings& settings) {

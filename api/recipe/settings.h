@@ -33,6 +33,8 @@ struct Setting {
   std::size_t (*get)(const Settings& settings);              ///< index of the value
   void (*set)(Settings& settings, std::size_t value_index);  ///< within `values`
 
+  /// "--old-reasoning" for old_reasoning.
+  std::string flag() const;
   std::string_view value_of(const Settings& settings) const { return values[get(settings)]; }
 };
 

@@ -1,7 +1,6 @@
 #include "deploy/cli/recipe_arguments.h"
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <map>
 #include <set>
 #include <vector>
@@ -20,13 +19,6 @@ void add_tokenizer(CLI::App& command, std::string& tokenizer) {
                      "tokenizer.json, or the folder of a model (default: the nano model)");
 }
 
-/// "--old-reasoning" for the setting old_reasoning.
-std::string flag_of(const recipe::Setting& setting) {
-  std::string flag = str_cat("--", setting.name);
-  std::replace(flag.begin(), flag.end(), '_', '-');
-  return flag;
-}
-
 /// Flags of the settings that concern the prompt, or of all.
 void add_rules(CLI::App& command, RecipeRules& rules, bool reads_answers) {
   std::set<std::string> protocols;
@@ -41,7 +33,7 @@ void add_rules(CLI::App& command, RecipeRules& rules, bool reads_answers) {
     const std::string name(setting.name);
     command
         .add_option_function<std::string>(
-            flag_of(setting),
+            setting.flag(),
             [&rules, name](const std::string& value) { rules.settings.emplace_back(name, value); },
             str_cat(setting.help, " (default: ", setting.value_of({}), ")"))
         ->check(
