@@ -1,20 +1,17 @@
-#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "api/recipe/control_spelling.h"
 #include "api/recipe/json_text.h"
 #include "api/recipe/output_parser.h"
-#include "api/tokenizer/tokenizer.h"
 #include "api/tokenizer/utf8_stream.h"
 #include "common/check.h"
 #include "common/json.h"
+#include "tests/fuzz/byte_tokenizer.h"
 
 /// Outputs of a model: the first byte chooses options; every other one is a token, but for 0xFF,
 /// which makes the next byte choose a control token. What comes out is UTF-8, does not depend on
@@ -24,50 +21,6 @@ namespace {
 
 using namespace millrace;
 using namespace millrace::api::recipe;
-
-constexpr std::array kControls = {spelling::kDsml, spelling::kThinkBegin, spelling::kThinkEnd,
-                                  spelling::kEnd};
-
-/// How byte-level vocabularies spell a byte: printable ones as themselves, the others from U+0100.
-std::string byte_character(int byte) {
-  const auto is_printable = [](int b) {
-    return (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174;
-  };
-  int code = byte;
-  if (!is_printable(byte)) {
-    code = 256;
-    for (int b = 0; b < byte; ++b) code += is_printable(b) ? 0 : 1;
-  }
-  if (code < 0x80) return {static_cast<char>(code)};
-  return {static_cast<char>(0xC0 | code >> 6), static_cast<char>(0x80 | (code & 0x3F))};
-}
-
-/// A tokenizer whose ids 0 to 255 are the bytes and 256 on the control tokens.
-std::unique_ptr<api::tokenizer::Tokenizer> make_tokenizer() {
-  Json file = Json::object();
-  const Json byte_level = {
-      {"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}};
-  file["added_tokens"] = Json::array();
-  for (std::size_t i = 0; i < kControls.size(); ++i) {
-    file["added_tokens"].push_back({{"id", 256 + i},
-                                    {"content", kControls[i]},
-                                    {"single_word", false},
-                                    {"lstrip", false},
-                                    {"rstrip", false},
-                                    {"normalized", false},
-                                    {"special", true}});
-  }
-  file["normalizer"] = nullptr;
-  file["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", Json::array({byte_level})}};
-  file["post_processor"] = nullptr;
-  file["decoder"] = {{"type", "ByteLevel"}};
-  file["model"]["type"] = "BPE";
-  for (int byte = 0; byte < 256; ++byte) file["model"]["vocab"][byte_character(byte)] = byte;
-  file["model"]["merges"] = Json::array();
-  auto tokenizer = api::tokenizer::Tokenizer::from_json(dump_json(file));
-  CHECK(tokenizer.ok(), tokenizer.status().ToString());
-  return *std::move(tokenizer);
-}
 
 struct Output {
   std::string reasoning;
@@ -91,10 +44,8 @@ struct Output {
 };
 
 Output parse(const std::vector<TokenId>& ids, const ParseOptions& options, std::size_t group) {
-  static const auto kTokenizer = make_tokenizer();
-  const ControlTokens control{
-      .end_of_sequence = 259, .think_begin = 257, .think_end = 258, .dsml = 256};
-  OutputParser parser(*kTokenizer, control, options);
+  const Deployment& deployment = tests::fuzz::byte_deployment();
+  OutputParser parser(*deployment.tokenizer, deployment.control, options);
   Output output;
   std::optional<OutputDelta> delta;
   for (std::size_t i = 0; i < ids.size(); ++i) {
@@ -151,7 +102,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   std::vector<TokenId> ids;
   for (std::size_t i = 1; i < size; ++i) {
     if (data[i] == 0xFF && i + 1 < size) {
-      ids.push_back(256 + data[++i] % static_cast<TokenId>(kControls.size()));
+      ids.push_back(tests::fuzz::control_token(data[++i] % tests::fuzz::kControlTokens));
     } else {
       ids.push_back(data[i]);
     }
