@@ -6,6 +6,7 @@
 
 #include "api/recipe/chat_request.h"
 #include "api/recipe/messages_request.h"
+#include "api/recipe/responses_request.h"
 #include "api/recipe/thinking_sampling.h"
 #include "common/status_macros.h"
 #include "common/str_cat.h"
@@ -39,8 +40,19 @@ absl::StatusOr<DecodedRequest> decode_messages(std::string_view body,
   return decoded(std::move(request), is_streamed, deployment);
 }
 
+/// Without a store: `previous_response_id` is refused.
+absl::StatusOr<DecodedRequest> decode_responses(std::string_view body,
+                                                const Deployment& deployment) {
+  ASSIGN_OR_RETURN(
+      ResponsesRequest request,
+      parse_responses_request({.text = body, .request_id = {}, .earlier_items = {}}, deployment));
+  const bool is_streamed = request.is_streamed;
+  return decoded(std::move(request), is_streamed, deployment);
+}
+
 constexpr std::array kProtocols = {
     Protocol{"chat", "/v1/chat/completions", decode_chat, prepare_chat},
+    Protocol{"responses", "/v1/responses", decode_responses, prepare_responses},
     Protocol{"messages", "/v1/messages", decode_messages, prepare_messages},
 };
 

@@ -111,6 +111,10 @@ TEST(RecipeRender, ReadsEveryProtocol) {
   const Ran ran = render(messages, {.rules = {.protocol = "messages"}});
   ASSERT_TRUE(ran.status.ok()) << ran.status;
   EXPECT_EQ(ran.output, render(kPrompt, {}).output);
+  const Ran responses =
+      render(R"({"model":"m","input":"Hi"})", {.rules = {.protocol = "responses"}});
+  ASSERT_TRUE(responses.status.ok()) << responses.status;
+  EXPECT_EQ(responses.output, ran.output);
   EXPECT_THAT(std::string(render(messages, {.rules = {.protocol = "x"}}).status.message()),
               HasSubstr("there are chat, "));
 }
