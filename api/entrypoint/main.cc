@@ -1,4 +1,5 @@
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <future>
 #include <map>
@@ -115,8 +116,12 @@ void add_flags(CLI::App& app, Flags& flags) {
       ->capture_default_str();
 }
 
+/// Helpers for prompts of many kilobytes; beyond these the memory is the limit.
+constexpr int kMaxEncodeHelpers = 15;
+
 struct Model {
   std::unique_ptr<tokenizer::Tokenizer> tokenizer;
+  std::unique_ptr<tokenizer::EncodePool> encode_pool;
   recipe::Deployment deployment;
   int context_tokens = 0;
 };
@@ -133,6 +138,10 @@ absl::StatusOr<Model> open_model(const Flags& flags) {
   recipe::Deployment& deployment = model.deployment;
   ASSIGN_OR_RETURN(deployment,
                    recipe::make_deployment(*model.tokenizer, options.settings, flags.model_id));
+  const int other_cores = static_cast<int>(std::thread::hardware_concurrency()) - 1;
+  model.encode_pool =
+      std::make_unique<tokenizer::EncodePool>(std::clamp(other_cores, 0, kMaxEncodeHelpers));
+  deployment.encode_pool = model.encode_pool.get();
   deployment.aliases = std::move(options.aliases);
   deployment.vocab_size = config->vocab_size;
   deployment.system_fingerprint = "millrace-" MILLRACE_VERSION;

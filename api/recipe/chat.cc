@@ -247,7 +247,8 @@ absl::StatusOr<PreparedRequest> prepare_chat(std::string_view body, const Deploy
   PreparedRequest prepared;
   prepared.prompt_field = "messages";
   ASSIGN_OR_RETURN(const RenderedPrompt prompt, render(request.conversation, deployment.render));
-  ASSIGN_OR_RETURN(prepared.prompt, encode_prompt(prompt.segments, *deployment.tokenizer));
+  ASSIGN_OR_RETURN(prepared.prompt,
+                   encode_prompt(prompt.segments, *deployment.tokenizer, deployment.encode_pool));
   const bool is_thinking = request.conversation.thinking == Thinking::kOn;
   prepared.parsing =
       parse_options(request.conversation, prompt.stage, request.parallel_calls, deployment.reading);

@@ -62,7 +62,7 @@ absl::StatusOr<std::vector<TokenId>> encode_prompt_text(const std::string& text,
     segments.push_back({false, *form.suffix});
     control(spelling::kFimEnd);
   }
-  return encode_prompt(segments, *deployment.tokenizer);
+  return encode_prompt(segments, *deployment.tokenizer, deployment.encode_pool);
 }
 
 absl::StatusOr<CompletionPrompt> read_prompt(const Json& value, const std::string& path,

@@ -10,6 +10,7 @@
 #include "api/recipe/prompt.h"
 #include "api/recipe/render_options.h"
 #include "api/recipe/thinking_sampling.h"
+#include "api/tokenizer/encode_pool.h"
 #include "api/tokenizer/tokenizer.h"
 #include "common/types.h"
 
@@ -21,13 +22,14 @@ enum class UsageForm {
   kFinishingChunk,  ///< DeepSeek's: on the chunk with the finish reason, always
 };
 
-/// What the protocol adapters know about the model that is served. The tokenizer is borrowed and
-/// must outlive everything made from it.
+/// What the protocol adapters know about the model that is served. The tokenizer and the pool are
+/// borrowed and must outlive everything made from it.
 struct Deployment {
   std::string model_id;
   std::vector<std::string> aliases;  ///< further names that requests may use for the model
   std::string system_fingerprint;
   const tokenizer::Tokenizer* tokenizer = nullptr;
+  tokenizer::EncodePool* encode_pool = nullptr;  ///< helps with long prompts; may be null
   ControlTokens control;
   RenderOptions render;
   TokenId begin_of_sequence = -1;

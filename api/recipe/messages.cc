@@ -273,7 +273,8 @@ absl::StatusOr<PreparedRequest> prepare_messages(std::string_view body,
   PreparedRequest prepared;
   prepared.prompt_field = "messages";
   ASSIGN_OR_RETURN(const RenderedPrompt prompt, render(request.conversation, deployment.render));
-  ASSIGN_OR_RETURN(prepared.prompt, encode_prompt(prompt.segments, *deployment.tokenizer));
+  ASSIGN_OR_RETURN(prepared.prompt,
+                   encode_prompt(prompt.segments, *deployment.tokenizer, deployment.encode_pool));
   prepared.parsing =
       parse_options(request.conversation, prompt.stage, request.parallel_calls, deployment.reading);
   prepared.parsing.stops = request.sampling.stop;
@@ -291,10 +292,9 @@ absl::StatusOr<std::string> count_messages_tokens(std::string_view body,
                                           MaxTokens::kOptional));
   RETURN_IF_ERROR(refuse_images(request.conversation));
   ASSIGN_OR_RETURN(const RenderedPrompt prompt, render(request.conversation, deployment.render));
-  ASSIGN_OR_RETURN(const std::vector<TokenId> ids,
-                   encode_prompt(prompt.segments, *deployment.tokenizer));
+  ASSIGN_OR_RETURN(const std::size_t tokens, count_prompt(prompt.segments, *deployment.tokenizer));
   Json count = Json::object();
-  count["input_tokens"] = ids.size();
+  count["input_tokens"] = tokens;
   return dump_json(count);
 }
 

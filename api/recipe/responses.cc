@@ -32,7 +32,8 @@ absl::StatusOr<PreparedResponse> prepare_response(std::string_view body,
   ASSIGN_OR_RETURN(const RenderedPrompt prompt, render(request.conversation, deployment.render));
   PreparedRequest& engine = prepared.request;
   engine.prompt_field = "input";
-  ASSIGN_OR_RETURN(engine.prompt, encode_prompt(prompt.segments, *deployment.tokenizer));
+  ASSIGN_OR_RETURN(engine.prompt,
+                   encode_prompt(prompt.segments, *deployment.tokenizer, deployment.encode_pool));
   engine.parsing =
       parse_options(request.conversation, prompt.stage, request.parallel_calls, deployment.reading);
   engine.parsing.stops = request.sampling.stop;

@@ -76,7 +76,7 @@ absl::StatusOr<std::vector<TokenId>> message_ids(const Json& json, std::string_v
   RETURN_IF_ERROR(refuse_images(request.conversation));
   RETURN_IF_ERROR(settle_end(fields, request.conversation));
   ASSIGN_OR_RETURN(const RenderedPrompt prompt, render(request.conversation, deployment.render));
-  return encode_prompt(prompt.segments, *deployment.tokenizer);
+  return encode_prompt(prompt.segments, *deployment.tokenizer, deployment.encode_pool);
 }
 
 /// The printable alphabet of byte-level files: a byte that prints as itself in Latin-1 is that
