@@ -40,8 +40,8 @@ TEST(ModelOptions, RefusalsNameTheFileAndWhatIsWrong) {
            {R"({"aliases":"a"})", "aliases"},
            {R"({"aliases":[""]})", "aliases"},
            {R"({"unknown_tools":"reject"})", "unknown_tool"},
-           {R"({"unknown_tool":"drop"})", "pass-on or reject"},
-           {R"({"unknown_tool":true})", "pass-on or reject"}}) {
+           {R"({"unknown_tool":"drop"})", "pass-on, reject or as-text"},
+           {R"({"unknown_tool":true})", "pass-on, reject or as-text"}}) {
     const auto options = read(text);
     ASSERT_FALSE(options.ok()) << text;
     EXPECT_THAT(std::string(options.status().message()), HasSubstr("serving.json")) << text;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/str_cat.h"
+
 namespace millrace::api::recipe {
 namespace {
 
@@ -38,7 +40,7 @@ void OutputParser::push(const GeneratedToken& token, OutputDelta& delta) {
   if (token.id == control_.end_of_sequence) return;
   const std::string_view bytes = tokenizer_.token_bytes(token.id);
   if (stage_ == Stage::kToolBlock && token.id != control_.dsml) {
-    calls_.push(bytes, delta.tool_events);
+    push_call(bytes, delta);
     return;
   }
   if (stage_ == Stage::kReasoning) {
@@ -47,13 +49,29 @@ void OutputParser::push(const GeneratedToken& token, OutputDelta& delta) {
   } else if (stage_ == Stage::kAnswer && token.id != control_.think_end) {
     pending_.push_back({answer_bytes_ + newlines_ + held_.size(), token});
   }
-  if (token.id == control_.dsml && options_.markup == Markup::kCalls) {
+  if (token.id == control_.dsml && reads_calls()) {
     push_marker(bytes, delta);
   } else if (token.id == control_.think_end) {
     push_think_end(delta);
   } else {
     push_text(bytes, delta);
   }
+}
+
+/// Only the first call's opening is at hand; that of a forced call stands in the prompt.
+bool OutputParser::is_text_after_all() const {
+  return calls_.problem() == CallProblem::kUnknownTool && calls_.complete_calls() == 0 &&
+         options_.calls.unknown_tool == UnknownTool::kAsText &&
+         stage_before_block_ != Stage::kToolBlock;
+}
+
+void OutputParser::push_call(std::string_view bytes, OutputDelta& delta) {
+  const std::size_t taken = calls_.push(bytes, delta.tool_events);
+  if (!is_text_after_all()) return;
+  stage_ = stage_before_block_;
+  is_text_only_ = true;
+  send(str_cat(block_opening_, calls_.name(), "\">"), delta);
+  push_text(bytes.substr(taken), delta);
 }
 
 void OutputParser::push_think_end(OutputDelta& delta) {
@@ -71,14 +89,14 @@ void OutputParser::push_think_end(OutputDelta& delta) {
 }
 
 bool OutputParser::holds_newlines() const {
-  return options_.markup == Markup::kCalls ||
+  return reads_calls() ||
          (stage_ == Stage::kReasoning && options_.think_newlines == ThinkNewlines::kDrop);
 }
 
 void OutputParser::push_text(std::string_view bytes, OutputDelta& delta) {
   while (!bytes.empty() && !is_stopped()) {
     if (stage_ == Stage::kToolBlock) {
-      calls_.push(bytes, delta.tool_events);
+      push_call(bytes, delta);
       return;
     }
     if (drops_newlines_ && bytes.front() == '\n') {
@@ -177,8 +195,10 @@ void OutputParser::release(OutputDelta& delta) {
 /// A call begins: the newlines in front of it separate it from the text, which is over.
 void OutputParser::enter_block(OutputDelta& delta) {
   const bool drops_all = options_.block_newlines == BlockNewlines::kAll;
+  const std::size_t newlines = newlines_;
   newlines_ = drops_all ? 0 : newlines_ >= 2 ? newlines_ - 2 : newlines_;
-  held_.clear();
+  block_opening_ = std::string(newlines - newlines_, '\n') + std::exchange(held_, {});
+  stage_before_block_ = stage_;
   release(delta);
   const std::size_t before = delta.text.size();
   if (!is_stopped()) matcher_.finish(delta.text);

@@ -100,6 +100,9 @@ class OutputParser {
     kBehindOpen,  // ... and held_, which ends in a block's opening tag and white space
   };
   bool is_stopped() const { return !matcher_.matched().empty(); }
+  bool reads_calls() const { return options_.markup == Markup::kCalls && !is_text_only_; }
+  bool is_text_after_all() const;
+  void push_call(std::string_view bytes, OutputDelta& delta);
   void push_think_end(OutputDelta& delta);
   void push_text(std::string_view bytes, OutputDelta& delta);
   void push_marker(std::string_view spelling, OutputDelta& delta);
@@ -130,6 +133,10 @@ class OutputParser {
   int tag_state_ = TagSet::kRoot;
   std::size_t space_behind_open_ = 0;
   bool is_behind_open_ = false;  // held_ contains a block's opening tag
+
+  Stage stage_before_block_ = Stage::kToolBlock;
+  std::string block_opening_;  // what enter_block() took for markup
+  bool is_text_only_ = false;  // see UnknownTool::kAsText
 
   std::size_t answer_bytes_ = 0;      // decoded, whether released or held back by the matcher
   std::size_t released_bytes_ = 0;    // gone out

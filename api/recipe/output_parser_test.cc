@@ -83,6 +83,36 @@ TEST_F(OutputParserTest, StopStringsCountInTheAnswerOnlyAndCutIt) {
   EXPECT_EQ(s.matched_stop(), "STOP");
 }
 
+TEST_F(OutputParserTest, ACallOfAnUnknownToolMayBeText) {
+  ParseOptions options;
+  options.markup = Markup::kCalls;
+  options.calls.tools = {{"known", {}}};
+  options.calls.unknown_tool = UnknownTool::kAsText;
+  const std::string unknown =
+      "\n\n<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"other\">\n</｜DSML｜ invoke>\n</｜DSML｜ "
+      "calls>";
+  for (const Stage stage : {Stage::kAnswer, Stage::kReasoning}) {
+    options.stage = stage;
+    OutputParser s(*nano_.value.tokenizer, nano_.value.control, options);
+    OutputDelta delta;
+    for (TokenId id : nano_.ids("a" + unknown + " b")) s.push({id, 0, {}}, delta);
+    EXPECT_EQ(s.finish(FinishReason::kStop, delta), FinishReason::kStop);
+    EXPECT_EQ(stage == Stage::kAnswer ? delta.text : delta.reasoning, "a" + unknown + " b");
+    EXPECT_TRUE(delta.tool_events.empty());
+    EXPECT_EQ(s.problem(), CallProblem::kUnknownTool);
+  }
+  // Behind a call that was made there is no way back to text.
+  options.stage = Stage::kAnswer;
+  OutputParser s(*nano_.value.tokenizer, nano_.value.control, options);
+  OutputDelta delta;
+  for (TokenId id : nano_.ids("<｜DSML｜ calls><｜DSML｜ invoke name=\"known\"></｜DSML｜ invoke>"
+                              "<｜DSML｜ invoke name=\"other\">")) {
+    s.push({id, 0, {}}, delta);
+  }
+  EXPECT_EQ(s.finish(FinishReason::kStop, delta), FinishReason::kLength);
+  EXPECT_EQ(delta.text, "");
+}
+
 TEST_F(OutputParserTest, AStopStringMayStay) {
   ParseOptions options;
   options.stops = {"STOP"};

@@ -117,7 +117,10 @@ std::vector<ParseOptions> all_options(Stage stage) {
   ParseOptions recipe = release;
   recipe.think_newlines = ThinkNewlines::kDrop;
   recipe.block_newlines = BlockNewlines::kAll;
-  return {release, recipe};
+  ParseOptions known = release;
+  known.calls.tools = {{"get_weather", {}}};
+  known.calls.unknown_tool = UnknownTool::kAsText;
+  return {release, recipe, known};
 }
 
 void expect_sound(const ParsedOutput& output) {

@@ -75,8 +75,9 @@ void ToolCallParser::begin_call() {
   is_whole_ = false;
 }
 
-void ToolCallParser::push(std::string_view bytes, std::vector<ToolEvent>& events) {
+std::size_t ToolCallParser::push(std::string_view bytes, std::vector<ToolEvent>& events) {
   events_ = &events;
+  const std::size_t given = bytes.size();
   while (!bytes.empty() && !is_over()) {
     // Long values go through in runs: only `<` can begin a tag.
     if (state_ == State::kValue && tag_state_ == TagSet::kRoot && bytes.front() != '<') {
@@ -88,6 +89,7 @@ void ToolCallParser::push(std::string_view bytes, std::vector<ToolEvent>& events
     take(static_cast<unsigned char>(bytes.front()), bytes.substr(0, 1));
     bytes.remove_prefix(1);
   }
+  return given - bytes.size();
 }
 
 void ToolCallParser::push_marker(std::string_view spelling, std::vector<ToolEvent>& events) {
@@ -213,7 +215,7 @@ void ToolCallParser::on_name_byte(char byte) {
   const auto tool = std::find_if(options_.tools.begin(), options_.tools.end(),
                                  [this](const OfferedTool& offer) { return offer.name == name_; });
   tool_ = tool == options_.tools.end() ? nullptr : &*tool;
-  if (tool_ == nullptr && options_.unknown_tool == UnknownTool::kReject) {
+  if (tool_ == nullptr && options_.unknown_tool != UnknownTool::kPassOn) {
     fail(CallProblem::kUnknownTool);
     return;
   }

@@ -14,7 +14,11 @@
 namespace millrace::api::recipe {
 
 /// What is done with a call of a tool that the request does not offer.
-enum class UnknownTool { kPassOn, kReject };
+enum class UnknownTool {
+  kPassOn,
+  kReject,  ///< the answer ends as with a call that was cut off
+  kAsText,  ///< the first call's markup, and all behind it, is text; a later call is rejected
+};
 
 /// How many calls an answer may hold.
 enum class ParallelCalls { kAllowed, kOnlyOne };
@@ -65,7 +69,8 @@ class ToolCallParser {
   /// The block has been closed already.
   void close() { state_ = State::kClosed; }
 
-  void push(std::string_view bytes, std::vector<ToolEvent>& events);
+  /// Returns how many bytes were taken: all, unless they end the block or reveal a problem.
+  std::size_t push(std::string_view bytes, std::vector<ToolEvent>& events);
   /// The marker token, with the bytes that spell it.
   void push_marker(std::string_view spelling, std::vector<ToolEvent>& events);
 
@@ -74,6 +79,8 @@ class ToolCallParser {
   /// Inside a call that has not ended.
   bool is_in_call() const { return state_ != State::kBetween && state_ != State::kClosed; }
   std::uint32_t complete_calls() const { return complete_calls_; }
+  /// Of the last call, as far as it has come.
+  const std::string& name() const { return name_; }
   CallProblem problem() const { return problem_; }
 
  private:

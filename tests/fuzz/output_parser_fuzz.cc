@@ -95,7 +95,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if ((choice & 32) != 0) options.block_newlines = BlockNewlines::kAll;
   if ((choice & 64) != 0) options.calls.tools = {{"f", {"a"}}};
   if ((choice & 128) != 0) {
-    options.calls.unknown_tool = UnknownTool::kReject;
+    options.calls.unknown_tool = size % 2 == 0 ? UnknownTool::kReject : UnknownTool::kAsText;
     options.calls.parallel_calls = ParallelCalls::kOnlyOne;
   }
   if (options.stage == Stage::kToolBlock) options.markup = Markup::kCalls;
