@@ -19,6 +19,11 @@ if(MILLRACE_SANITIZE)
   endif()
 endif()
 
+if(MILLRACE_FUZZ)
+  # What a fuzz target links tells libFuzzer where inputs lead; without it nothing is explored.
+  add_compile_options(-fsanitize=fuzzer-no-link)
+endif()
+
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CXX_COMPILER_LAUNCHER "${CCACHE_PROGRAM}")
