@@ -55,7 +55,8 @@ BAD_CHAT = [
 BAD_COMPLETION = [
     ({"prompt": None}, "prompt"),
     ({"prompt": []}, "prompt"),
-    ({"prompt": ["a", "b"]}, "prompt"),
+    ({"prompt": ["a", 5]}, "prompt[1]"),
+    ({"prompt": ["a"] * 65}, "prompt"),
     ({"prompt": [0, -1]}, "prompt[1]"),
     ({"prompt": [0, 10 ** 9]}, "prompt[1]"),
     ({"prompt": {"text": "a"}}, "prompt"),
