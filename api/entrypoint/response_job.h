@@ -57,6 +57,8 @@ class ResponseJob {
   const std::string& response_id() const { return encoder_->response_id(); }
   const std::string& input_items() const { return input_items_; }
   bool is_stored() const { return is_stored_; }
+  /// Nothing is added any more; the store has been given the response, if it is to have it.
+  bool is_generated() const { return is_generated_; }
 
  private:
   class Encoder;

@@ -115,7 +115,9 @@ void ResponsesService::continue_response(const std::string& request_id,
                                          const std::string& previous_id,
                                          const std::shared_ptr<const std::string>& body) {
   absl::Status status = check_owner(previous_id);
-  if (status.ok() && find(previous_id) != nullptr) {
+  // The store answers in turn: what it has been given, it will find.
+  const ResponseJob* job = find(previous_id);
+  if (status.ok() && job != nullptr && !job->is_generated()) {
     status = recipe::field_error("previous_response_id",
                                  str_cat("the response '", previous_id, "' is still in progress"));
   }
