@@ -29,6 +29,48 @@ class FileDescriptor {
 
 absl::Status errno_status(const std::string& path) { return absl::ErrnoToStatus(errno, path); }
 
+enum class Durability { kBuffered, kSynced };
+
+absl::Status write_all(int fd, std::string_view content, const std::string& path) {
+  while (!content.empty()) {
+    const ssize_t count = ::write(fd, content.data(), content.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return errno_status(path);
+    content.remove_prefix(static_cast<std::size_t>(count));
+  }
+  return absl::OkStatus();
+}
+
+/// Makes the name of a file in its folder survive a crash.
+absl::Status sync_folder_of(const std::string& path) {
+  const std::size_t slash = path.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+  FileDescriptor file(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (file.get() < 0 || ::fsync(file.get()) != 0) return errno_status(folder);
+  return absl::OkStatus();
+}
+
+absl::Status write_temporary(const std::string& path, std::string_view content,
+                             Durability durability) {
+  FileDescriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  if (file.get() < 0) return errno_status(path);
+  if (absl::Status status = write_all(file.get(), content, path); !status.ok()) return status;
+  if (durability == Durability::kSynced && ::fsync(file.get()) != 0) return errno_status(path);
+  return absl::OkStatus();
+}
+
+absl::Status replace_file(const std::string& path, std::string_view content,
+                          Durability durability) {
+  const std::string temporary = str_cat(path, ".tmp.", ::getpid());
+  absl::Status status = write_temporary(temporary, content, durability);
+  if (status.ok() && ::rename(temporary.c_str(), path.c_str()) != 0) status = errno_status(path);
+  if (!status.ok()) {
+    ::unlink(temporary.c_str());
+    return status;
+  }
+  return durability == Durability::kSynced ? sync_folder_of(path) : absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<MappedFile> MappedFile::open(const std::string& path) {
@@ -77,19 +119,11 @@ absl::StatusOr<std::string> read_file(const std::string& path, std::size_t max_b
 }
 
 absl::Status write_file_atomically(const std::string& path, std::string_view content) {
-  const std::string temporary = str_cat(path, ".tmp.", ::getpid());
-  {
-    FileDescriptor file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-    if (file.get() < 0) return errno_status(temporary);
-    while (!content.empty()) {
-      const ssize_t count = ::write(file.get(), content.data(), content.size());
-      if (count < 0 && errno == EINTR) continue;
-      if (count < 0) return errno_status(temporary);
-      content.remove_prefix(static_cast<std::size_t>(count));
-    }
-  }
-  if (::rename(temporary.c_str(), path.c_str()) != 0) return errno_status(path);
-  return absl::OkStatus();
+  return replace_file(path, content, Durability::kBuffered);
+}
+
+absl::Status write_file_durably(const std::string& path, std::string_view content) {
+  return replace_file(path, content, Durability::kSynced);
 }
 
 }  // namespace millrace

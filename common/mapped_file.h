@@ -36,4 +36,8 @@ absl::StatusOr<std::string> read_file(const std::string& path, std::size_t max_b
 /// rename).
 absl::Status write_file_atomically(const std::string& path, std::string_view content);
 
+/// The same, and the new content survives a crash of the machine once this returned OK (file and
+/// folder are synced). After an error the old content is still there.
+absl::Status write_file_durably(const std::string& path, std::string_view content);
+
 }  // namespace millrace
