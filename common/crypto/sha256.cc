@@ -5,17 +5,27 @@
 #include "common/check.h"
 
 namespace millrace {
+namespace {
+
+/// Looked up once: OpenSSL 3 otherwise searches its providers at every start of a digest, which
+/// costs as much as hashing a kilobyte.
+const EVP_MD* sha256_method() {
+  static const EVP_MD* const method = EVP_MD_fetch(nullptr, "SHA256", nullptr);
+  return method;
+}
+
+}  // namespace
 
 struct Sha256::State {
-  State() : context(EVP_MD_CTX_new()) { restart(); }
+  State() : context(EVP_MD_CTX_new()) {
+    CHECK(context != nullptr && EVP_DigestInit_ex2(context, sha256_method(), nullptr) == 1);
+  }
   State(const State&) = delete;
   State& operator=(const State&) = delete;
   ~State() { EVP_MD_CTX_free(context); }
 
   // OpenSSL fails here only when it is out of memory or lacks SHA-256: nothing a caller could mend.
-  void restart() {
-    CHECK(context != nullptr && EVP_DigestInit_ex(context, EVP_sha256(), nullptr) == 1);
-  }
+  void restart() { CHECK(EVP_DigestInit_ex2(context, nullptr, nullptr) == 1); }
 
   EVP_MD_CTX* context;
 };

@@ -6,15 +6,13 @@
 
 #include "absl/status/statusor.h"
 #include "storage/kv/block_key.h"
+#include "storage/kv/ttl_class.h"
 
 namespace millrace::storage {
 
 /// Names one attempt to write a block. Shards of one key with different generations never meet in a
 /// decode: two writers may have computed different, equally valid bytes.
 using Generation = std::uint64_t;
-
-/// How long a block outlives its last use.
-enum class TtlClass : std::uint8_t { kAgent = 0, kChatbot = 1 };
 
 /// Number of the layout below, in every shard and every request.
 inline constexpr std::uint16_t kShardLayoutVersion = 1;
