@@ -53,11 +53,14 @@ struct SlotCompletion {
   PageBuffer buffer;
 };
 
-/// Called from a thread of the I/O, or from within submit() or poll(); takes many at once.
+/// Called from threads of the I/O, perhaps several at a time; takes many at once. It must not call
+/// the SlotIo, and must not block.
 using CompletionSink = std::function<void(std::vector<SlotCompletion>)>;
 
 /// One preallocated file of slots. Thread-safe for one submitting thread. Everything submitted is
 /// completed exactly once; destruction waits for what is in flight.
+///
+/// A kSync covers the writes that had completed when it was submitted.
 ///
 /// After a failed kSync nothing written since the last good one may be believed, and it is not
 /// retried: the kernel may have dropped the pages.
@@ -71,17 +74,18 @@ class SlotIo {
   virtual void flush() = 0;
 
   virtual std::uint64_t size_bytes() const = 0;
-  /// "uring", "plain", "usrbio", ...: for people and metrics.
+  /// "uring", "plain", "plain_page_cache" (no O_DIRECT there), "usrbio": for people and metrics.
   virtual const char* kind() const = 0;
 };
 
 enum class IoBackend {
-  kAuto,    ///< O_DIRECT and io_uring where the kernel allows both, else kPlain; logged, and in
-            ///< kind()
-  kUring,   ///< kUnavailable when the kernel refuses it
+  kAuto,    ///< O_DIRECT and io_uring where the kernel allows both, else kPlain; see kind()
+  kUring,   ///< both: kUnavailable when the kernel or the file system refuses
   kPlain,   ///< pread and pwrite on threads, through the page cache where O_DIRECT is refused
   kUsrbio,  ///< 3FS: kUnavailable when its library or mount is not there
 };
+
+inline constexpr int kMaxQueueDepth = 4096;
 
 struct SlotFileOptions {
   std::string path;
