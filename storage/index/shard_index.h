@@ -92,7 +92,7 @@ class ShardIndex {
 
   virtual const TargetIdentity& identity() const = 0;
   /// The target's clock in minutes: only ever grows, also over restarts, whatever the wall clock
-  /// does.
+  /// does. store_minute() is synced; an earlier minute changes nothing.
   virtual std::uint32_t stored_minute() const = 0;
   virtual absl::Status store_minute(std::uint32_t minute) = 0;
 };
@@ -104,8 +104,11 @@ struct RocksIndexOptions {
   std::string path;         ///< folder
   TargetIdentity identity;  ///< written when the folder is new, compared when not
   std::size_t cache_bytes = std::size_t{64} << 20;
+  /// Of each of the two orders, before it goes to a file; bounds memory and the log that is read
+  /// again at the next start.
+  std::size_t write_buffer_bytes = std::size_t{16} << 20;
   /// Where RocksDB's own files go; null = the operating system. Tests lose and tear writes here.
-  std::shared_ptr<rocksdb::FileSystem> file_system;
+  std::shared_ptr<rocksdb::FileSystem> file_system = {};
 };
 /// kFailedPrecondition: of another target, cluster, layout or geometry, or held by another process;
 /// kDataLoss: damaged; kPermissionDenied, kResourceExhausted: of the disk. Each names the folder.
