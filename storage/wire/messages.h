@@ -113,6 +113,7 @@ struct ShardReply {
   std::vector<bool> present;        ///< QueryKeys: one for each key
   std::vector<ListedShard> listed;  ///< ListShards
   bool is_end = false;              ///< ListShards: nothing behind the last one
+  std::uint32_t minute = 0;         ///< ListShards: now, on the clock that touch_minute is of
 };
 
 using ShardReplyCallback = std::function<void(ShardReply)>;
