@@ -69,7 +69,7 @@ def parse_cmake(text, folder):
             continue
         name = words[0]
         if command in ("millrace_module", "millrace_program", "millrace_test", "millrace_fuzz",
-                       "add_library", "add_executable"):
+                       "millrace_proto", "add_library", "add_executable"):
             sections = split_sections(words[1:], default="SOURCES")
             target = targets.setdefault(name, Target(name, folder))
             if command == "millrace_module":
