@@ -4,7 +4,7 @@
 
 #include "api/admin/id.h"
 #include "common/str_cat.h"
-#include "dataplane/transfer/crc32c.h"
+#include "storage/ec/crc32c.h"
 
 namespace millrace::dataplane::transfer {
 
@@ -52,7 +52,7 @@ absl::StatusOr<ExportTicket> ExportTable::add(
     give_back(bytes);
     return status;
   }
-  ticket.checksum = crc32c(region->bytes());
+  ticket.checksum = storage::ec::crc32c(region->bytes());
   auto shared = std::make_shared<const SharedRegion>(*std::move(region));
   std::lock_guard lock(mutex_);
   entries_.emplace(

@@ -9,7 +9,7 @@
 #include <random>
 
 #include "common/str_cat.h"
-#include "dataplane/transfer/crc32c.h"
+#include "storage/ec/crc32c.h"
 
 namespace millrace::dataplane::transfer {
 namespace {
@@ -49,7 +49,7 @@ TEST(ExportTable, KeepsBytesUntilReleasedAndThenLeavesNothing) {
   EXPECT_EQ(regions_of(worker), 1);
   const auto region = SharedRegion::open(ticket->shm_name, 1000);
   ASSERT_TRUE(region.ok()) << region.status();
-  EXPECT_EQ(crc32c(region->bytes()), ticket->checksum);
+  EXPECT_EQ(storage::ec::crc32c(region->bytes()), ticket->checksum);
   EXPECT_EQ(region->bytes()[999], std::byte{'x'});
 
   const auto held = table->find(ticket->export_id);

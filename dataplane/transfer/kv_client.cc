@@ -12,8 +12,9 @@
 #include "common/annotate.h"
 #include "common/status_macros.h"
 #include "common/str_cat.h"
-#include "dataplane/transfer/crc32c.h"
+
 #include "dataplane/transfer/kv_service.h"
+#include "storage/ec/crc32c.h"
 
 namespace millrace::dataplane::transfer {
 namespace {
@@ -23,7 +24,7 @@ namespace {
 constexpr std::size_t kMaxChannels = 64;
 
 absl::Status verify(const Handover& handover, std::span<const std::byte> bytes) {
-  const std::uint32_t checksum = crc32c(bytes);
+  const std::uint32_t checksum = storage::ec::crc32c(bytes);
   if (checksum == handover.checksum) return absl::OkStatus();
   return absl::DataLossError(str_cat("hand-over ", handover.export_id, " of ",
                                      handover.source_worker, ": checksum ", checksum,

@@ -26,6 +26,8 @@ TEST(Crc32c, PublishedVectors) {
   EXPECT_EQ(crc32c(bytes), 0x62a8ab43U);
   for (std::size_t i = 0; i < 32; ++i) bytes[i] = static_cast<std::byte>(i);
   EXPECT_EQ(crc32c(bytes), 0x46dd794eU);
+  for (std::size_t i = 0; i < 32; ++i) bytes[i] = static_cast<std::byte>(31 - i);
+  EXPECT_EQ(crc32c(bytes), 0x113fdb5cU);
   const std::string_view check = "123456789";
   EXPECT_EQ(crc32c(std::as_bytes(std::span(check))), 0xe3069283U);
   EXPECT_EQ(crc32c({}), 0U);
@@ -41,6 +43,18 @@ TEST(Crc32c, EqualsTheDefinitionAtAnyLengthAndCut) {
     const std::size_t cut = length == 0 ? 0 : random() % length;
     const std::span<const std::byte> all(bytes);
     EXPECT_EQ(crc32c_extend(crc32c(all.first(cut)), all.subspan(cut)), expected);
+  }
+}
+
+TEST(Crc32c, EqualsTheDefinitionAtEveryAlignment) {
+  std::mt19937 random(5);
+  std::vector<std::byte> buffer(300);
+  for (std::byte& byte : buffer) byte = static_cast<std::byte>(random());
+  for (std::size_t start = 0; start < 9; ++start) {
+    for (std::size_t length = 0; start + length <= buffer.size(); ++length) {
+      const auto part = std::span<const std::byte>(buffer).subspan(start, length);
+      ASSERT_EQ(crc32c(part), bit_by_bit(part)) << start << "+" << length;
+    }
   }
 }
 

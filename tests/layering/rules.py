@@ -62,8 +62,7 @@ HOMES = {
     "pybind11/": ("pybind11", ["api/python"]),
     "zlib.h": ("zlib", ["deploy/cli"]),
     "benchmark/": ("Google Benchmark", ["tests/bench"]),
-    "immintrin.h": ("x86 intrinsics", ["dataplane/engine", "storage/ec"]),
-    "nmmintrin.h": ("x86 intrinsics", ["dataplane/transfer", "storage/ec"]),
+    "immintrin.h": ("x86 intrinsics", ["dataplane/engine"]),
 }
 
 # GoogleTest is for tests alone: files named so, and the tests folder.
