@@ -14,6 +14,7 @@
 #include "api/python/answer.h"
 #include "api/python/errors.h"
 #include "api/python/recipe.h"
+#include "api/recipe/output.h"
 #include "api/recipe/protocols.h"
 #include "api/recipe/request_error.h"
 #include "api/recipe/settings.h"
@@ -56,18 +57,6 @@ recipe::Stage stage_of(const std::string& name) {
   if (name == "answer") return recipe::Stage::kAnswer;
   if (name == "tool_block") return recipe::Stage::kToolBlock;
   raise(recipe::field_error("stage", "`stage` must be reasoning, answer or tool_block"));
-}
-
-const char* stage_name(recipe::Stage stage) {
-  switch (stage) {
-    case recipe::Stage::kReasoning:
-      return "reasoning";
-    case recipe::Stage::kToolBlock:
-      return "tool_block";
-    case recipe::Stage::kAnswer:
-      break;
-  }
-  return "answer";
 }
 
 recipe::FinishReason reason_of(const std::string& name) {
@@ -172,7 +161,7 @@ void add_prompt(py::module_& module) {
           },
           "Its parts as (text, is_control): only a control part becomes a control token.")
       .def_property_readonly(
-          "stage", [](const Prompt& prompt) { return stage_name(prompt.stage()); },
+          "stage", [](const Prompt& prompt) { return recipe::stage_name(prompt.stage()); },
           "Where the output begins: reasoning, answer or tool_block.")
       .def_property_readonly("images", &Prompt::images,
                              "References of its images, in the order of their places.")

@@ -16,6 +16,9 @@ enum class Stage {
   kToolBlock,  ///< behind the opening of a tool block
 };
 
+/// As programs and people are told it: reasoning, answer or tool_block.
+const char* stage_name(Stage stage);
+
 /// A token that the engine sampled, with what it knows about the alternatives.
 struct GeneratedToken {
   TokenId id = -1;

@@ -14,6 +14,7 @@
 #include "api/recipe/answer_writer.h"
 #include "api/recipe/conversation_json.h"
 #include "api/recipe/json_text.h"
+#include "api/recipe/output.h"
 #include "api/recipe/prompt.h"
 #include "api/recipe/protocols.h"
 #include "api/recipe/request_error.h"
@@ -170,18 +171,6 @@ std::string coloured(const std::vector<TokenId>& ids, const Tokenizer& tokenizer
   return shown;
 }
 
-std::string_view stage_name(recipe::Stage stage) {
-  switch (stage) {
-    case recipe::Stage::kReasoning:
-      return "reasoning";
-    case recipe::Stage::kToolBlock:
-      return "tool_block";
-    case recipe::Stage::kAnswer:
-      break;
-  }
-  return "answer";
-}
-
 /// What was chosen for this request, by whoever chose it.
 Json options_json(const Recipe& opened, const recipe::DecodedRequest& request,
                   recipe::Stage stage) {
@@ -205,7 +194,7 @@ Json options_json(const Recipe& opened, const recipe::DecodedRequest& request,
     json["tools"].push_back(tool.full_name());
   }
   json["parallel_tool_calls"] = request.parallel_calls == recipe::ParallelCalls::kAllowed;
-  json["begins_in"] = stage_name(stage);
+  json["begins_in"] = recipe::stage_name(stage);
   json["stream"] = request.is_streamed;
   json["sampling"] = Json::parse(recipe::sampling_json(request.sampling));
   return json;
