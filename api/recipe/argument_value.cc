@@ -1,5 +1,6 @@
 #include "api/recipe/argument_value.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "api/recipe/json_text.h"
@@ -20,13 +21,13 @@ std::string_view trimmed(std::string_view text) {
 ArgumentValue::ArgumentValue(Type type)
     : mode_(type == Type::kString ? Mode::kString : Mode::kUndecided) {}
 
-bool ArgumentValue::push(std::string_view bytes, std::string& json) {
+bool ArgumentValue::push_any(std::string_view bytes, std::string& json) {
   while (!bytes.empty() && (mode_ == Mode::kUndecided || mode_ == Mode::kHeld)) {
     push_undecided(bytes.front(), json);
     bytes.remove_prefix(1);
   }
   if (bytes.empty()) return true;
-  if (mode_ == Mode::kStream) return push_stream(bytes, json);
+  if (mode_ == Mode::kStream) return push(bytes, json);
   push_string(bytes, json);
   return true;
 }
@@ -48,11 +49,9 @@ void ArgumentValue::push_undecided(char byte, std::string& json) {
   }
 }
 
-bool ArgumentValue::push_stream(std::string_view bytes, std::string& json) {
-  const std::size_t end = validator_.push_value(bytes);
-  utf8_.push(bytes.substr(0, end), json);
-  // White space behind the value is not part of it.
-  return end == bytes.size() || (validator_.is_complete() && trimmed(bytes.substr(end)).empty());
+/// White space behind a value that is passed through is not part of it.
+bool ArgumentValue::may_follow(std::string_view bytes) const {
+  return validator_.is_complete() && trimmed(bytes).empty();
 }
 
 void ArgumentValue::begin_string(std::string& json) {
@@ -62,6 +61,11 @@ void ArgumentValue::begin_string(std::string& json) {
 
 void ArgumentValue::push_string(std::string_view bytes, std::string& json) {
   if (!std::exchange(has_begun_, true)) json.push_back('"');
+  const auto is_ascii = [](char byte) { return static_cast<unsigned char>(byte) < 0x80; };
+  if (utf8_.held_bytes() == 0 && std::all_of(bytes.begin(), bytes.end(), is_ascii)) {
+    append_escaped(bytes, json);
+    return;
+  }
   scratch_.clear();
   utf8_.push(bytes, scratch_);
   append_escaped(scratch_, json);

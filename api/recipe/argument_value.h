@@ -38,8 +38,9 @@ class ArgumentValue {
     kStream,     // a list, an object or a JSON string
     kString,
   };
+  bool push_any(std::string_view bytes, std::string& json);
   void push_undecided(char byte, std::string& json);
-  bool push_stream(std::string_view bytes, std::string& json);
+  bool may_follow(std::string_view bytes) const;
   void begin_string(std::string& json);
   void push_string(std::string_view bytes, std::string& json);
 
@@ -50,5 +51,20 @@ class ArgumentValue {
   std::string scratch_;
   bool has_begun_ = false;  // of a string: the quote has gone out
 };
+
+inline bool ArgumentValue::push(std::string_view bytes, std::string& json) {
+  if (mode_ == Mode::kStream) {
+    const std::size_t end = validator_.push_value(bytes);
+    utf8_.push(bytes.substr(0, end), json);
+    return end == bytes.size() || may_follow(bytes.substr(end));
+  }
+  bool is_plain = mode_ == Mode::kString && has_begun_;
+  for (const char byte : bytes) {
+    is_plain &= static_cast<unsigned char>(byte) >= 0x20 && byte != '"' && byte != '\\';
+  }
+  if (!is_plain) return push_any(bytes, json);
+  utf8_.push(bytes, json);
+  return true;
+}
 
 }  // namespace millrace::api::recipe

@@ -7,39 +7,48 @@ bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
 bool is_hex(char c) { return is_digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F'); }
 
-/// The number of bytes at the beginning that a string takes as they are.
-std::size_t plain_prefix(std::string_view bytes) {
-  std::size_t at = 0;
-  while (at < bytes.size() && bytes[at] != '"' && bytes[at] != '\\' &&
-         static_cast<unsigned char>(bytes[at]) >= 0x20) {
-    ++at;
-  }
-  return at;
-}
-
 }  // namespace
 
-std::size_t JsonValidator::push_value(std::string_view bytes) {
-  std::size_t at = 0;
-  while (at < bytes.size() && !(depth_ == 0 && state_ == State::kAfter)) {
-    if (state_ == State::kString) at += plain_prefix(bytes.substr(at));
-    if (at == bytes.size() || !push(bytes[at])) return at;
-    ++at;
+constexpr JsonValidator::StepTable::StepTable() {
+  for (Row& row : rows) row.fill(State::kDecide);
+  for (const State state : {State::kNameString, State::kString}) {
+    for (unsigned byte = 0x20; byte < 256; ++byte) of(state)[byte] = state;
+    of(state)['\\'] = State::kDecide;
   }
-  return at;
+  of(State::kNameString)['"'] = State::kColon;
+  of(State::kString)['"'] = State::kAfter;
+  for (const State state :
+       {State::kFirstName, State::kName, State::kColon, State::kFirstValue, State::kValue}) {
+    for (const unsigned char space : {' ', '\t', '\n', '\r'}) of(state)[space] = state;
+  }
+  of(State::kFirstName)['"'] = of(State::kName)['"'] = State::kNameString;
+  of(State::kColon)[':'] = State::kValue;
+  for (const State state : {State::kFirstValue, State::kValue}) {
+    of(state)['"'] = State::kString;
+    for (unsigned char digit = '1'; digit <= '9'; ++digit) of(state)[digit] = State::kWhole;
+  }
+  for (unsigned char digit = '0'; digit <= '9'; ++digit) {
+    of(State::kWhole)[digit] = State::kWhole;
+    of(State::kPoint)[digit] = of(State::kFraction)[digit] = State::kFraction;
+  }
+  of(State::kWhole)['.'] = State::kPoint;
 }
+
+constinit const JsonValidator::StepTable JsonValidator::kSteps;
 
 bool JsonValidator::push(char byte) {
   switch (state_) {
+    case State::kNameString:
     case State::kString:
       if (byte == '"') {
-        state_ = is_name_ ? State::kColon : State::kAfter;
+        state_ = state_ == State::kNameString ? State::kColon : State::kAfter;
       } else if (byte == '\\') {
+        is_name_ = state_ == State::kNameString;
         state_ = State::kEscape;
       }
       return static_cast<unsigned char>(byte) >= 0x20;
     case State::kEscape:
-      state_ = byte == 'u' ? State::kHex : State::kString;
+      state_ = byte == 'u' ? State::kHex : interrupted();
       hex_left_ = 4;
       code_ = 0;
       if (needs_low_ && byte != 'u') return false;
@@ -74,8 +83,7 @@ bool JsonValidator::push(char byte) {
       if (byte == '}') return close(true);
       [[fallthrough]];
     case State::kName:
-      state_ = State::kString;
-      is_name_ = true;
+      state_ = State::kNameString;
       return byte == '"';
     case State::kColon:
       state_ = State::kValue;
@@ -96,7 +104,7 @@ bool JsonValidator::push_hex(char byte) {
   const bool is_low = code_ >= 0xDC00 && code_ < 0xE000;
   if (is_low != needs_low_) return false;
   needs_low_ = code_ >= 0xD800 && code_ < 0xDC00;
-  state_ = needs_low_ ? State::kLowSurrogate : State::kString;
+  state_ = needs_low_ ? State::kLowSurrogate : interrupted();
   return true;
 }
 
@@ -113,7 +121,6 @@ bool JsonValidator::begin_value(char byte) {
       return open(false);
     case '"':
       state_ = State::kString;
-      is_name_ = false;
       return true;
     case 't':
       return literal("rue");

@@ -2,8 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "api/recipe/json_text.h"
 #include "common/json.h"
@@ -19,28 +22,34 @@ bool is_valid(std::string_view text) {
   return validator.is_complete();
 }
 
-TEST(JsonValidator, AgreesWithTheJsonLibraryOnMutatedTexts) {
-  const std::vector<std::string> seeds = {
+/// A JSON text with up to two edits, which often break it.
+std::string edited_text(std::mt19937& random) {
+  static const std::vector<std::string> kSeeds = {
       R"({"a":[1,-2.5e+3,true,false,null],"b":{"c":"x\n\u00e9\"\\"},"d":[]})",
       R"([0,0.5,-0,1E5,[[]],{},{"":""}])", R"("text")", " -12.25e-2 ", "true"};
+  static const std::string kAlphabet = "{}[]\",:0123456789.-+eEtrufalsn \\/x";
+  std::string text = kSeeds[random() % kSeeds.size()];
+  for (auto edits = random() % 3; edits > 0; --edits) {
+    const std::size_t at = random() % text.size();
+    switch (random() % 3) {
+      case 0:
+        text[at] = kAlphabet[random() % kAlphabet.size()];
+        break;
+      case 1:
+        text.insert(at, 1, kAlphabet[random() % kAlphabet.size()]);
+        break;
+      default:
+        if (text.size() > 1) text.erase(at, 1);
+    }
+  }
+  return text;
+}
+
+TEST(JsonValidator, AgreesWithTheJsonLibraryOnMutatedTexts) {
   std::mt19937 random(1);
-  const std::string alphabet = "{}[]\",:0123456789.-+eEtrufalsn \\/x";
   int valid = 0;
   for (int i = 0; i < 200000; ++i) {
-    std::string text = seeds[random() % seeds.size()];
-    for (auto edits = random() % 3; edits > 0; --edits) {
-      const std::size_t at = random() % text.size();
-      switch (random() % 3) {
-        case 0:
-          text[at] = alphabet[random() % alphabet.size()];
-          break;
-        case 1:
-          text.insert(at, 1, alphabet[random() % alphabet.size()]);
-          break;
-        default:
-          if (text.size() > 1) text.erase(at, 1);
-      }
-    }
+    const std::string text = edited_text(random);
     // accept() checks grammar alone, as the validator does.
     // Numbers of any size are grammatical; the library wants a double.
     const bool expected = Json::accept(clamp_numbers(text).value_or(text));
@@ -48,6 +57,30 @@ TEST(JsonValidator, AgreesWithTheJsonLibraryOnMutatedTexts) {
     valid += expected ? 1 : 0;
   }
   EXPECT_GT(valid, 20000);
+}
+
+TEST(JsonValidator, TakesPiecesAsItTakesTheirBytes) {
+  std::mt19937 random(2);
+  int whole = 0;
+  for (int i = 0; i < 200000; ++i) {
+    // Of a list the end is certain; what stands behind it is not taken.
+    const std::string text = "[" + edited_text(random) + "] ";
+    JsonValidator by_bytes;
+    std::size_t expected = 0;
+    while (!by_bytes.is_complete() && expected < text.size() && by_bytes.push(text[expected])) {
+      ++expected;
+    }
+    JsonValidator in_pieces;
+    std::size_t taken = 0;
+    for (std::size_t piece = 0, fit = 0; taken < text.size() && fit == piece; taken += fit) {
+      piece = std::min(1 + random() % 5, text.size() - taken);
+      fit = in_pieces.push_value(std::string_view(text).substr(taken, piece));
+    }
+    ASSERT_EQ(taken, expected) << text;
+    ASSERT_EQ(in_pieces.is_complete(), by_bytes.is_complete()) << text;
+    whole += in_pieces.is_complete() ? 1 : 0;
+  }
+  EXPECT_GT(whole, 20000);
 }
 
 TEST(JsonValidator, SurrogatesStandInPairs) {

@@ -33,6 +33,27 @@ OutputParser::OutputParser(const tokenizer::Tokenizer& tokenizer, const ControlT
   drops_newlines_ = stage_ == Stage::kReasoning && options_.think_newlines == ThinkNewlines::kDrop;
 }
 
+/// Only the first call's opening is at hand; that of a forced call stands in the prompt.
+bool OutputParser::is_text_after_all() const {
+  return calls_.problem() == CallProblem::kUnknownTool && calls_.complete_calls() == 0 &&
+         options_.calls.unknown_tool == UnknownTool::kAsText &&
+         stage_before_block_ != Stage::kToolBlock;
+}
+
+inline void OutputParser::push_call(std::string_view bytes, OutputDelta& delta) {
+  const std::size_t taken = calls_.push(bytes, delta.tool_events);
+  if (calls_.problem() == CallProblem::kNone) [[likely]]
+    return;
+  if (is_text_after_all()) take_back_block(bytes.substr(taken), delta);
+}
+
+void OutputParser::take_back_block(std::string_view rest, OutputDelta& delta) {
+  stage_ = stage_before_block_;
+  is_text_only_ = true;
+  send(str_cat(block_opening_, calls_.name(), "\">"), delta);
+  push_text(rest, delta);
+}
+
 void OutputParser::push(const GeneratedToken& token, OutputDelta& delta) {
   if (is_done()) return;
   delta.ids.push_back(token.id);
@@ -43,6 +64,12 @@ void OutputParser::push(const GeneratedToken& token, OutputDelta& delta) {
     push_call(bytes, delta);
     return;
   }
+  push_outside(token, bytes, is_first, delta);
+}
+
+/// A token that is not inside a tool block, or the marker.
+void OutputParser::push_outside(const GeneratedToken& token, std::string_view bytes, bool is_first,
+                                OutputDelta& delta) {
   if (stage_ == Stage::kReasoning) {
     ++reasoning_tokens_;
     if (is_first && token.id == control_.think_begin) return;
@@ -56,22 +83,6 @@ void OutputParser::push(const GeneratedToken& token, OutputDelta& delta) {
   } else {
     push_text(bytes, delta);
   }
-}
-
-/// Only the first call's opening is at hand; that of a forced call stands in the prompt.
-bool OutputParser::is_text_after_all() const {
-  return calls_.problem() == CallProblem::kUnknownTool && calls_.complete_calls() == 0 &&
-         options_.calls.unknown_tool == UnknownTool::kAsText &&
-         stage_before_block_ != Stage::kToolBlock;
-}
-
-void OutputParser::push_call(std::string_view bytes, OutputDelta& delta) {
-  const std::size_t taken = calls_.push(bytes, delta.tool_events);
-  if (!is_text_after_all()) return;
-  stage_ = stage_before_block_;
-  is_text_only_ = true;
-  send(str_cat(block_opening_, calls_.name(), "\">"), delta);
-  push_text(bytes.substr(taken), delta);
 }
 
 void OutputParser::push_think_end(OutputDelta& delta) {

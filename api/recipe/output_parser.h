@@ -102,7 +102,10 @@ class OutputParser {
   bool is_stopped() const { return !matcher_.matched().empty(); }
   bool reads_calls() const { return options_.markup == Markup::kCalls && !is_text_only_; }
   bool is_text_after_all() const;
+  void push_outside(const GeneratedToken& token, std::string_view bytes, bool is_first,
+                    OutputDelta& delta);
   void push_call(std::string_view bytes, OutputDelta& delta);
+  void take_back_block(std::string_view rest, OutputDelta& delta);
   void push_think_end(OutputDelta& delta);
   void push_text(std::string_view bytes, OutputDelta& delta);
   void push_marker(std::string_view spelling, OutputDelta& delta);

@@ -75,7 +75,7 @@ void ToolCallParser::begin_call() {
   is_whole_ = false;
 }
 
-std::size_t ToolCallParser::push(std::string_view bytes, std::vector<ToolEvent>& events) {
+std::size_t ToolCallParser::push_any(std::string_view bytes, std::vector<ToolEvent>& events) {
   events_ = &events;
   const std::size_t given = bytes.size();
   while (!bytes.empty() && !is_over()) {
@@ -287,18 +287,6 @@ void ToolCallParser::begin_value(ArgumentValue::Type type) {
   state_ = State::kValue;
 }
 
-void ToolCallParser::on_value(std::string_view bytes) {
-  // Straight into the event: values are what most bytes of a call belong to.
-  std::string& json = arguments();
-  const bool is_valid = value_.push(bytes, json);
-  if (json.empty()) events_->pop_back();
-  if (!is_valid) {
-    fail(CallProblem::kBadJson);
-  } else if (state_ == State::kObjectBody && value_.is_complete()) {
-    state_ = State::kBody;
-  }
-}
-
 void ToolCallParser::end_value() {
   std::string json;
   const bool is_valid = value_.finish(json);
@@ -326,14 +314,6 @@ void ToolCallParser::fail(CallProblem problem) {
 void ToolCallParser::emit(std::string_view json) {
   if (json.empty()) return;
   arguments().append(json);
-}
-
-/// Where the next piece of arguments goes: the last event, or a new one without text yet.
-std::string& ToolCallParser::arguments() {
-  if (events_->empty() || events_->back().kind != ToolEvent::Kind::kArguments) {
-    events_->push_back({ToolEvent::Kind::kArguments, {}});
-  }
-  return events_->back().text;
 }
 
 }  // namespace millrace::api::recipe

@@ -94,6 +94,7 @@ class ToolCallParser {
     kObjectBody,  // the call's body is a JSON object
     kClosed,
   };
+  std::size_t push_any(std::string_view bytes, std::vector<ToolEvent>& events);
   bool has_tags() const;
   const TagSet& tags() const;
   void take(int symbol, std::string_view spelling);
@@ -137,5 +138,37 @@ class ToolCallParser {
   bool has_stray_text_ = false;
   bool is_whole_ = false;  // all arguments came at once, as one object
 };
+
+// Inline, down to the validator: a token of a value is a few bytes, and calls through five layers
+// cost more than they do.
+
+inline std::size_t ToolCallParser::push(std::string_view bytes, std::vector<ToolEvent>& events) {
+  bool may_begin_tag = state_ != State::kValue || tag_state_ != TagSet::kRoot;
+  for (const char byte : bytes) may_begin_tag |= byte == '<';
+  if (may_begin_tag) return push_any(bytes, events);
+  events_ = &events;
+  on_value(bytes);
+  return bytes.size();
+}
+
+inline void ToolCallParser::on_value(std::string_view bytes) {
+  // Straight into the event: values are what most bytes of a call belong to.
+  std::string& json = arguments();
+  const bool is_valid = value_.push(bytes, json);
+  if (json.empty()) events_->pop_back();
+  if (!is_valid) {
+    fail(CallProblem::kBadJson);
+  } else if (state_ == State::kObjectBody && value_.is_complete()) {
+    state_ = State::kBody;
+  }
+}
+
+/// Where the next piece of arguments goes: the last event, or a new one without text yet.
+inline std::string& ToolCallParser::arguments() {
+  if (events_->empty() || events_->back().kind != ToolEvent::Kind::kArguments) {
+    events_->emplace_back().kind = ToolEvent::Kind::kArguments;
+  }
+  return events_->back().text;
+}
 
 }  // namespace millrace::api::recipe

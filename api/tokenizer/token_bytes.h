@@ -32,7 +32,7 @@ class TokenBytes {
   std::string_view of(TokenId id) const {
     if (id < 0 || id >= id_bound()) return {};
     const Place& place = places_[static_cast<std::size_t>(id)];
-    return std::string_view(bytes_).substr(place.offset, place.length);
+    return {bytes_.data() + place.offset, place.length};
   }
 
   TokenId id_bound() const { return static_cast<TokenId>(places_.size()); }

@@ -51,7 +51,8 @@ struct Tokenizer::Tables {
   TextEncoder encoder;
 };
 
-Tokenizer::Tokenizer(std::unique_ptr<const Tables> tables) : tables_(std::move(tables)) {}
+Tokenizer::Tokenizer(std::unique_ptr<const Tables> tables)
+    : tables_(std::move(tables)), token_bytes_(tables_->token_bytes) {}
 Tokenizer::~Tokenizer() = default;
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::open(const std::string& path) {
@@ -165,10 +166,6 @@ std::optional<TokenId> Tokenizer::control_token(std::string_view spelling) const
   if (it == tables_->control_tokens.end()) return std::nullopt;
   return it->second;
 }
-
-std::string_view Tokenizer::token_bytes(TokenId id) const { return tables_->token_bytes.of(id); }
-
-TokenId Tokenizer::id_bound() const { return tables_->token_bytes.id_bound(); }
 
 std::string Tokenizer::decode(std::span<const TokenId> ids) const {
   Utf8Stream stream;

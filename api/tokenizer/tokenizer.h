@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "api/tokenizer/encode_pool.h"
 #include "api/tokenizer/prompt_part.h"
+#include "api/tokenizer/token_bytes.h"
 #include "common/types.h"
 
 namespace millrace::api::tokenizer {
@@ -60,10 +61,10 @@ class Tokenizer {
 
   /// The bytes a token stands for; empty for an id without a token (the embedding may have more
   /// rows than the vocabulary). Negative or too large ids are empty as well.
-  std::string_view token_bytes(TokenId id) const;
+  std::string_view token_bytes(TokenId id) const { return token_bytes_.of(id); }
 
   /// One past the highest id that has a token.
-  TokenId id_bound() const;
+  TokenId id_bound() const { return token_bytes_.id_bound(); }
 
   /// Concatenated bytes of tokens, as valid UTF-8 (see Utf8Stream).
   std::string decode(std::span<const TokenId> ids) const;
@@ -77,6 +78,7 @@ class Tokenizer {
                                                       EncodePool* pool) const;
 
   std::unique_ptr<const Tables> tables_;
+  const TokenBytes& token_bytes_;  // of the tables; asked for every token that a model writes
 };
 
 }  // namespace millrace::api::tokenizer
