@@ -47,15 +47,53 @@ std::vector<std::string> worker_arguments(const ProcessSpec& spec, const NodeSet
   return arguments;
 }
 
+std::vector<std::string> storage_arguments(const ProcessSpec& spec, const NodeSettings& node,
+                                           const ProcessFiles& files) {
+  std::vector<std::string> arguments;
+  add(arguments, "--node-id", spec.worker_id);
+  add(arguments, "--controller", node.controller_url);
+  add(arguments, "--data-dir", files.storage);
+  add(arguments, "--targets", str_cat(spec.targets));
+  add(arguments, "--target-bytes", str_cat(spec.target_bytes));
+  add(arguments, "--listen", str_cat(node.listen_host, ":0"));
+  add(arguments, "--metrics", str_cat(node.listen_host, ":0"));
+  return arguments;
+}
+
+std::string_view program_of(ProcessRole role) {
+  switch (role) {
+    case ProcessRole::kEntrypoint:
+      return "millrace-entrypoint";
+    case ProcessRole::kStorage:
+      return "millrace-storaged";
+    case ProcessRole::kPrefill:
+    case ProcessRole::kDecode:
+      break;
+  }
+  return "millrace-worker";
+}
+
+std::vector<std::string> arguments_of(const ProcessSpec& spec, const NodeSettings& node,
+                                      const ProcessFiles& files) {
+  switch (spec.role) {
+    case ProcessRole::kEntrypoint:
+      return entrypoint_arguments(spec, node, files);
+    case ProcessRole::kStorage:
+      return storage_arguments(spec, node, files);
+    case ProcessRole::kPrefill:
+    case ProcessRole::kDecode:
+      break;
+  }
+  return worker_arguments(spec, node);
+}
+
 }  // namespace
 
 CommandLine command_line(const ProcessSpec& spec, const NodeSettings& node,
                          const ProcessFiles& files) {
-  const bool is_entrypoint = spec.role == ProcessRole::kEntrypoint;
   CommandLine line;
-  line.program = str_cat(node.bin_dir, is_entrypoint ? "/millrace-entrypoint" : "/millrace-worker");
-  line.arguments =
-      is_entrypoint ? entrypoint_arguments(spec, node, files) : worker_arguments(spec, node);
+  line.program = str_cat(node.bin_dir, "/", program_of(spec.role));
+  line.arguments = arguments_of(spec, node, files);
   add(line.arguments, "--ready-file", files.ready);
   add(line.arguments, "--log-level", node.log_level);
   return line;

@@ -12,7 +12,7 @@ struct NodeSettings {
   std::string node_id;
   std::string host_id;
   std::string listen_host;     ///< workers listen there, on any free port
-  std::string controller_url;  ///< for entrypoints
+  std::string controller_url;  ///< for entrypoints and storage nodes
   std::string bin_dir;         ///< where the programs are
   std::string log_level;
   int worker_threads = 0;  ///< of every engine process; 0 = as many as its own default
@@ -22,6 +22,7 @@ struct NodeSettings {
 struct ProcessFiles {
   std::string ready;      ///< once it is ready
   std::string responses;  ///< of an entrypoint: the responses it keeps
+  std::string storage;    ///< of a storage node: the folder of its targets
 };
 
 struct CommandLine {

@@ -31,8 +31,10 @@ TEST(CommandLine, OfAWorkerWithEverySetting) {
                             .listen = "",
                             .kv_blocks = 64,
                             .max_sequences = 8,
-                            .step_rows = 256};
-  EXPECT_EQ(joined(command_line(spec, kNode, {"/run/decode-1.ready", "/responses"})),
+                            .step_rows = 256,
+                            .targets = 0,
+                            .target_bytes = 0};
+  EXPECT_EQ(joined(command_line(spec, kNode, {"/run/decode-1.ready", "/responses", "/storage"})),
             "/opt/bin/millrace-worker --role decode --model /models/nano --model-id nano "
             "--worker-id decode-1 --host-id h0 --listen 10.0.0.7:0 --metrics 10.0.0.7:0 "
             "--engine rounding=off --kv-blocks 64 --max-sequences 8 --step-rows 256 "
@@ -46,7 +48,7 @@ TEST(CommandLine, OfAWorkerLeavesItsDefaultsToIt) {
   spec.model_dir = "/m";
   spec.model_id = "m";
   EXPECT_EQ(
-      joined(command_line(spec, kNode, {"/r", "/responses"})),
+      joined(command_line(spec, kNode, {"/r", "/responses", "/storage"})),
       "/opt/bin/millrace-worker --role prefill --model /m --model-id m --worker-id prefill-0 "
       "--host-id h0 --listen 10.0.0.7:0 --metrics 10.0.0.7:0 --ready-file /r --log-level warn");
 }
@@ -56,8 +58,9 @@ TEST(CommandLine, OfAWorkerTakesItsShareOfTheNodesCores) {
   node.worker_threads = 12;
   ProcessSpec spec;
   spec.role = ProcessRole::kDecode;
-  EXPECT_NE(joined(command_line(spec, node, {"/r", "/responses"})).find(" --threads 12 "),
-            std::string::npos);
+  EXPECT_NE(
+      joined(command_line(spec, node, {"/r", "/responses", "/storage"})).find(" --threads 12 "),
+      std::string::npos);
 }
 
 TEST(CommandLine, OfAnEntrypoint) {
@@ -67,11 +70,23 @@ TEST(CommandLine, OfAnEntrypoint) {
   spec.model_dir = "/m";
   spec.model_id = "m";
   spec.listen = "127.0.0.1:8000";
-  EXPECT_EQ(joined(command_line(spec, kNode, {"/r", "/responses"})),
+  EXPECT_EQ(joined(command_line(spec, kNode, {"/r", "/responses", "/storage"})),
             "/opt/bin/millrace-entrypoint --listen 127.0.0.1:8000 --controller "
             "http://10.0.0.1:8080 --model /m --model-id m --entrypoint-id entrypoint-0 "
             "--response-store /responses "
             "--ready-file /r --log-level warn");
+}
+
+TEST(CommandLine, OfAStorageNode) {
+  ProcessSpec spec;
+  spec.worker_id = "storage-0";
+  spec.role = ProcessRole::kStorage;
+  spec.targets = 12;
+  spec.target_bytes = 1 << 20;
+  EXPECT_EQ(joined(command_line(spec, kNode, {"/r", "/responses", "/storage"})),
+            "/opt/bin/millrace-storaged --node-id storage-0 --controller http://10.0.0.1:8080 "
+            "--data-dir /storage --targets 12 --target-bytes 1048576 --listen 10.0.0.7:0 "
+            "--metrics 10.0.0.7:0 --ready-file /r --log-level warn");
 }
 
 }  // namespace

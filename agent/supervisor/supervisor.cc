@@ -75,7 +75,9 @@ struct Supervisor::Impl {
   void poll_once(TimePoint until, int fd) const;
   std::optional<core::Event> check_exit(const std::string& worker_id, Child& child);
   ProcessFiles files(const std::string& worker_id) const {
-    return {ready_file(worker_id), str_cat(options.data_dir, "/", worker_id, ".responses.sqlite")};
+    return {.ready = ready_file(worker_id),
+            .responses = str_cat(options.data_dir, "/", worker_id, ".responses.sqlite"),
+            .storage = str_cat(options.data_dir, "/", worker_id)};
   }
   std::optional<core::Event> check_ready(const std::string& worker_id, Child& child) const;
   std::string reason_of(const std::string& worker_id, const Child& child,

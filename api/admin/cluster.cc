@@ -4,6 +4,7 @@
 
 #include "api/admin/object_reader.h"
 #include "api/admin/process_json.h"
+#include "api/admin/storage_json.h"
 #include "common/status_macros.h"
 #include "common/str_cat.h"
 
@@ -98,6 +99,7 @@ std::string to_json(const DesiredState& desired) {
   json["kv_blocks"] = desired.kv_blocks;
   json["max_sequences"] = desired.max_sequences;
   json["step_rows"] = desired.step_rows;
+  if (desired.storage != DesiredStorage{}) json["storage"] = desired_storage_json(desired.storage);
   return dump_json(json);
 }
 
@@ -115,6 +117,7 @@ absl::StatusOr<DesiredState> parse_desired_state(std::string_view text) {
   reader.optional_between("kv_blocks", 0, kMaxEngineSize, desired.kv_blocks);
   reader.optional_between("max_sequences", 0, kMaxEngineSize, desired.max_sequences);
   reader.optional_between("step_rows", 0, kMaxEngineSize, desired.step_rows);
+  reader.optional_object("storage", &read_desired_storage, desired.storage);
   check_model(reader, desired);
   RETURN_IF_ERROR(reader.finish());
   return desired;

@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "api/admin/process.h"
+#include "api/admin/storage.h"
 
 namespace millrace::api::admin {
 
@@ -22,6 +23,7 @@ struct DesiredState {
   std::int64_t kv_blocks = 0;                        ///< per worker; 0 = the worker's own default
   std::int64_t max_sequences = 0;                    ///< as above
   std::int64_t step_rows = 0;                        ///< as above
+  DesiredStorage storage;
   bool operator==(const DesiredState&) const = default;
 };
 

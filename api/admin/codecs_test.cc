@@ -56,7 +56,9 @@ HeartbeatReply sample_reply() {
                   .listen = "",
                   .kv_blocks = 100,
                   .max_sequences = 8,
-                  .step_rows = 256};
+                  .step_rows = 256,
+                  .targets = 12,
+                  .target_bytes = 1 << 30};
   process.incarnation_floor = 11;
   reply.assignment = {process};
   return reply;
@@ -72,7 +74,14 @@ DesiredState sample_desired() {
           .entrypoint_listen = "127.0.0.1:9000",
           .kv_blocks = 10,
           .max_sequences = 20,
-          .step_rows = 30};
+          .step_rows = 30,
+          .storage = {.nodes = 3,
+                      .targets_per_node = 4,
+                      .target_bytes = 1 << 20,
+                      .block_bytes = 113920,
+                      .data_shards = 8,
+                      .parity_shards = 3,
+                      .spares = 2}};
 }
 
 RoutingView sample_view() {
@@ -86,6 +95,50 @@ RoutingView sample_view() {
   view.workers.push_back(
       {"prefill-0", "prefill-0", "n1", "h1", WorkerRole::kPrefill, WorkerState::kStarting, 1, ""});
   return view;
+}
+
+StorageTargetReport sample_target() {
+  return {.target_id = "storage-0.3",
+          .failure = "read-only",
+          .slots = 100,
+          .used_slots = 40,
+          .published = 30,
+          .leased = 2,
+          .rebuild_left = 5,
+          .rebuilt_epoch = 7,
+          .scrub_request = 9,
+          .scrub_checked = 20,
+          .scrub_total = 30,
+          .scrub_bad = 1};
+}
+
+StorageReport sample_storage_report() {
+  return {.protocol_version = 1,
+          .cluster_id = "c1",
+          .address = "127.0.0.1:5",
+          .map_epoch = 8,
+          .evict_request = 3,
+          .targets = {sample_target()}};
+}
+
+StorageStatus sample_storage_status() {
+  StorageStatus status = {.cluster_id = "c1",
+                          .map_epoch = 8,
+                          .data_shards = 10,
+                          .parity_shards = 2,
+                          .block_bytes = 113920,
+                          .groups = 1,
+                          .scrub_request = 9,
+                          .evict_request = 3,
+                          .nodes = {}};
+  StorageNodeInfo node = {.node_id = "storage-0",
+                          .address = "127.0.0.1:5",
+                          .is_alive = true,
+                          .report_age = std::chrono::milliseconds(12),
+                          .targets = {}};
+  node.targets.push_back({sample_target(), 0, 3, "rebuilding"});
+  status.nodes.push_back(std::move(node));
+  return status;
 }
 
 /// Every message in JSON form, with a parser that gives back its JSON form.
@@ -148,6 +201,14 @@ std::vector<Codec> codecs() {
           codec("desired", to_json(sample_desired()), &parse_desired_state),
           codec("instances", to_json(std::vector<InstanceInfo>{instance}), &parse_instances),
           codec("events", to_json(events), &parse_event_list),
+          codec("storage report", to_json(sample_storage_report()), &parse_storage_report),
+          codec("storage report reply",
+                to_json(StorageReportReply{8, std::chrono::milliseconds(500), 9, 3, 0.25}),
+                &parse_storage_report_reply),
+          codec("storage status", to_json(sample_storage_status()), &parse_storage_status),
+          codec("storage replace", to_json(StorageReplace{"a", "b"}), &parse_storage_replace),
+          codec("storage wish", to_json(StorageWish{77}), &parse_storage_wish),
+          codec("storage evict", to_json(StorageEvict{0.5}), &parse_storage_evict),
           codec("ready file", to_json(ready), &parse_ready_file),
           codec("view", to_json(sample_view()), &parse_routing_view)};
 }
@@ -290,8 +351,26 @@ TEST(AdminCodecs, AViewOutOfOrderIsRefused) {
   EXPECT_FALSE(parse_routing_view(to_json(view)).ok());
 }
 
+TEST(AdminCodecs, StorageRefusesWhatCannotBe) {
+  const auto error_of = [](std::string_view member, const Json& value) {
+    Json bad = *parse_json(to_json(sample_desired()));
+    bad["storage"][std::string(member)] = value;
+    return std::string(parse_desired_state(dump_json(bad)).status().message());
+  };
+  EXPECT_NE(error_of("nodes", -1).find("\"storage.nodes\""), std::string::npos);
+  EXPECT_NE(error_of("parity_shards", 31).find("\"storage.parity_shards\""), std::string::npos);
+  EXPECT_NE(error_of("block_bytes", 0).find("block_bytes above 0"), std::string::npos);
+  EXPECT_NE(error_of("disks", 1).find("\"storage.disks\" is not known"), std::string::npos);
+  EXPECT_FALSE(parse_storage_evict("{\"to_fraction\": 1.5}").ok());
+  EXPECT_FALSE(parse_storage_evict("{}").ok());
+  StorageReport report = sample_storage_report();
+  report.targets[0].target_id = "../x";
+  EXPECT_FALSE(parse_storage_report(to_json(report)).ok());
+}
+
 TEST(AdminCodecs, NamesAndValuesAreInverse) {
-  for (ProcessRole role : {ProcessRole::kPrefill, ProcessRole::kDecode, ProcessRole::kEntrypoint}) {
+  for (ProcessRole role : {ProcessRole::kPrefill, ProcessRole::kDecode, ProcessRole::kEntrypoint,
+                           ProcessRole::kStorage}) {
     EXPECT_EQ(*parse_process_role(process_role_name(role)), role);
   }
   for (ProcessState state : {ProcessState::kStarting, ProcessState::kReady, ProcessState::kDraining,

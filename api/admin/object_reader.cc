@@ -55,6 +55,10 @@ bool ObjectReader::check_list(std::string_view key, const Json& list, std::size_
   return false;
 }
 
+std::string ObjectReader::member_path(std::string_view key) const {
+  return str_cat(path_, key, ".");
+}
+
 std::string ObjectReader::item_path(std::string_view key, std::size_t index) const {
   return str_cat(path_, key, "[", index, "].");
 }

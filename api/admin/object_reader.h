@@ -55,6 +55,20 @@ class ObjectReader {
     }
   }
 
+  /// An object, read by `read_object(value, path) -> StatusOr<T>`.
+  template <typename T>
+  void optional_object(std::string_view key,
+                       absl::StatusOr<T> (*read_object)(const Json&, std::string), T& out) {
+    const Json* object = take(key, Presence::kOptional);
+    if (object == nullptr) return;
+    absl::StatusOr<T> value = read_object(*object, member_path(key));
+    if (value.ok()) {
+      out = std::move(*value);
+    } else if (status_.ok()) {
+      status_ = value.status();
+    }
+  }
+
   /// A required array of objects, each read by `read_item(item, path) -> StatusOr<T>`.
   template <typename T>
   void required_list(std::string_view key, std::size_t max_items,
@@ -86,6 +100,7 @@ class ObjectReader {
 
   const Json* take(std::string_view key, Presence presence);
   bool check_list(std::string_view key, const Json& list, std::size_t max_items);
+  std::string member_path(std::string_view key) const;
   std::string item_path(std::string_view key, std::size_t index) const;
   void wrong_type(std::string_view key, std::string_view expected);
 

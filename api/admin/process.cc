@@ -12,7 +12,8 @@
 namespace millrace::api::admin {
 namespace {
 
-constexpr std::array<std::string_view, 3> kRoleNames = {"prefill", "decode", "entrypoint"};
+constexpr std::array<std::string_view, 4> kRoleNames = {"prefill", "decode", "entrypoint",
+                                                        "storage"};
 constexpr std::array<std::string_view, 5> kStateNames = {"starting", "ready", "draining", "backoff",
                                                          "failing"};
 
@@ -95,6 +96,8 @@ Json assigned_json(const AssignedProcess& assigned) {
   json["kv_blocks"] = spec.kv_blocks;
   json["max_sequences"] = spec.max_sequences;
   json["step_rows"] = spec.step_rows;
+  json["targets"] = spec.targets;
+  json["target_bytes"] = spec.target_bytes;
   json["incarnation_floor"] = assigned.incarnation_floor;
   return json;
 }
@@ -113,6 +116,8 @@ absl::StatusOr<AssignedProcess> read_assigned(const Json& value, std::string pat
   reader.optional_between("kv_blocks", 0, kMaxEngineSize, spec.kv_blocks);
   reader.optional_between("max_sequences", 0, kMaxEngineSize, spec.max_sequences);
   reader.optional_between("step_rows", 0, kMaxEngineSize, spec.step_rows);
+  reader.optional_between("targets", 0, kMaxEngineSize, spec.targets);
+  reader.optional_between("target_bytes", 0, kMaxStorageBytes, spec.target_bytes);
   reader.optional("incarnation_floor", assigned.incarnation_floor);
   if (!is_plain_id(spec.worker_id)) {
     reader.fail("worker_id", plain_id_error(spec.worker_id));

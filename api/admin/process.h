@@ -10,9 +10,9 @@
 namespace millrace::api::admin {
 
 /// What a process that an agent supervises does. Its id is "<role>-<index>": "decode-0".
-enum class ProcessRole { kPrefill, kDecode, kEntrypoint };
+enum class ProcessRole { kPrefill, kDecode, kEntrypoint, kStorage };
 
-/// "prefill", "decode" or "entrypoint".
+/// "prefill", "decode", "entrypoint" or "storage".
 std::string_view process_role_name(ProcessRole role);
 absl::StatusOr<ProcessRole> parse_process_role(std::string_view name);
 
@@ -28,6 +28,8 @@ struct ProcessSpec {
   std::int64_t kv_blocks = 0;      ///< engines only; 0 = the worker's own default
   std::int64_t max_sequences = 0;  ///< as above
   std::int64_t step_rows = 0;      ///< as above
+  std::int64_t targets = 0;        ///< storage only: how many
+  std::int64_t target_bytes = 0;   ///< storage only: of each
   bool operator==(const ProcessSpec&) const = default;
 };
 

@@ -22,4 +22,7 @@ inline constexpr std::size_t kMaxProcessesPerNode = 4096;
 /// Engine sizes: 0 = the worker's own default.
 inline constexpr std::int64_t kMaxEngineSize = std::int64_t{1} << 31;
 
+/// Of one storage target.
+inline constexpr std::int64_t kMaxStorageBytes = std::int64_t{1} << 50;
+
 }  // namespace millrace::api::admin

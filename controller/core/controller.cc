@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/status_macros.h"
 #include "common/str_cat.h"
 #include "common/types.h"
 #include "controller/view/view.h"
@@ -27,6 +28,14 @@ AssignedProcess assigned_process(const Placement& placement, const DesiredState&
   assigned.spec.role = placement.role;
   assigned.spec.model_dir = desired.model_dir;
   assigned.spec.model_id = desired.model_id;
+  if (placement.role == ProcessRole::kStorage) {
+    assigned.spec.targets = desired.storage.targets_per_node;
+    assigned.spec.target_bytes = desired.storage.target_bytes;
+    // It knows nothing of models, and so keeps running when the model changes.
+    assigned.spec.model_dir.clear();
+    assigned.spec.model_id.clear();
+    return assigned;
+  }
   if (placement.role == ProcessRole::kEntrypoint) {
     assigned.spec.listen = desired.entrypoint_listen;
     return assigned;
@@ -41,7 +50,9 @@ AssignedProcess assigned_process(const Placement& placement, const DesiredState&
 std::vector<view::PlacedWorker> engine_workers(const std::vector<Placement>& placements) {
   std::vector<view::PlacedWorker> placed;
   for (const Placement& placement : placements) {
-    if (placement.role == ProcessRole::kEntrypoint) continue;
+    if (placement.role == ProcessRole::kEntrypoint || placement.role == ProcessRole::kStorage) {
+      continue;
+    }
     placed.push_back({placement.worker_id, placement.node_id,
                       placement.role == ProcessRole::kPrefill ? api::admin::WorkerRole::kPrefill
                                                               : api::admin::WorkerRole::kDecode,
@@ -85,16 +96,38 @@ std::string transition_detail(const std::string& node_id, const ProcessReport& r
   return detail;
 }
 
+kv_map::StorageOperatorOptions storage_options(const ControllerOptions& options,
+                                               std::uint64_t epoch) {
+  constexpr int kRequestBits = 20;  // wishes of one life of a controller
+  kv_map::StorageOperatorOptions storage;
+  storage.report_interval = options.heartbeat_interval;
+  storage.node_timeout = options.node_timeout;
+  storage.new_cluster_id = options.new_storage_cluster_id;
+  storage.first_request = epoch << kRequestBits;
+  return storage;
+}
+
+template <typename T>
+Reply reply_of(absl::StatusOr<T> result) {
+  if (!result.ok()) return std::move(result).status();
+  return *std::move(result);
+}
+
 }  // namespace
 
 Controller::Controller(const ControllerOptions& options, StoredState stored)
-    : options_(options), state_(std::move(stored)), membership_(options.node_timeout) {}
+    : options_(options),
+      state_(std::move(stored)),
+      membership_(options.node_timeout),
+      storage_(storage_options(options, state_.epoch + 1), state_.storage_map) {}
 
 Decision Controller::start(TimePoint now) {
   started_ = now;
   ++state_.epoch;
   is_state_changed_ = true;
   note("controller_started", "controller", str_cat("epoch ", state_.epoch));
+  storage_.start(now);
+  if (state_.desired) storage_.set_desired(state_.desired->storage, now);
   observe_silence(now);
   rebuild_view(now);
   return take_decision(absl::OkStatus());
@@ -139,12 +172,15 @@ Reply Controller::apply(const HeartbeatEvent& event, TimePoint now) {
 
 Reply Controller::apply(const SetDesiredEvent& event, TimePoint now) {
   if (state_.desired == event.desired) return absl::OkStatus();
+  RETURN_IF_ERROR(storage_.check(event.desired.storage));
   state_.desired = event.desired;
   ++state_.revision;
   is_state_changed_ = true;
   note("desired_changed", "desired",
        str_cat("prefill ", event.desired.prefill, ", decode ", event.desired.decode,
-               ", entrypoint ", event.desired.entrypoint, ", model ", event.desired.model_id));
+               ", entrypoint ", event.desired.entrypoint, ", model ", event.desired.model_id,
+               ", storage ", event.desired.storage.nodes));
+  storage_.set_desired(event.desired.storage, now);
   reconcile_now(now);
   return absl::OkStatus();
 }
@@ -155,7 +191,22 @@ Reply Controller::apply(const TimerEvent&, TimePoint now) {
   }
   if (!is_window_open(now)) has_closed_window_ = true;
   reconcile_now(now);
+  storage_.on_timer(now);
   return absl::OkStatus();
+}
+
+Reply Controller::apply(const StorageReportEvent& event, TimePoint now) {
+  return reply_of(storage_.report(event.node_id, event.report, now));
+}
+
+Reply Controller::apply(const StorageReplaceEvent& event, TimePoint) {
+  return storage_.replace(event.replace);
+}
+
+Reply Controller::apply(const StorageScrubEvent&, TimePoint) { return reply_of(storage_.scrub()); }
+
+Reply Controller::apply(const StorageEvictEvent& event, TimePoint) {
+  return reply_of(storage_.evict(event.evict));
 }
 
 bool Controller::is_window_open(TimePoint now) const {
@@ -275,6 +326,7 @@ std::optional<TimePoint> Controller::next_timer() const {
     }
   }
   if (!has_closed_window_) consider(started_ + options_.node_timeout);
+  if (const std::optional<TimePoint> due = storage_.next_timer()) consider(*due);
   return next;
 }
 
@@ -285,6 +337,15 @@ void Controller::note(std::string kind, std::string subject, std::string detail)
 Decision Controller::take_decision(Reply reply) {
   Decision decision;
   decision.reply = std::move(reply);
+  for (kv_map::StorageNote& storage_note : storage_.take_notes()) {
+    note(std::move(storage_note.kind), std::move(storage_note.subject),
+         std::move(storage_note.detail));
+  }
+  if (storage_.map() &&
+      (!state_.storage_map || state_.storage_map->epoch != storage_.map()->epoch)) {
+    state_.storage_map = storage_.map();
+    is_state_changed_ = true;
+  }
   for (Note& note : notes_) {
     api::admin::ClusterEvent event;
     event.id = state_.next_event_id++;

@@ -14,6 +14,7 @@
 #include "common/time_point.h"
 #include "controller/core/reconcile.h"
 #include "controller/core/stored_state.h"
+#include "controller/kv_map/storage_operator.h"
 #include "controller/membership/membership.h"
 
 namespace millrace::controller::core {
@@ -21,6 +22,8 @@ namespace millrace::controller::core {
 struct ControllerOptions {
   std::chrono::milliseconds heartbeat_interval{500};
   std::chrono::milliseconds node_timeout{3000};
+  /// The name of the storage cluster, should one be made now; must be new each time.
+  std::string new_storage_cluster_id;
 };
 
 /// A node that is dead for so many timeouts is lost: its workers are replaced on other nodes.
@@ -36,11 +39,24 @@ struct HeartbeatEvent {
 struct SetDesiredEvent {
   api::admin::DesiredState desired;
 };
+struct StorageReportEvent {
+  std::string node_id;
+  api::admin::StorageReport report;
+};
+struct StorageReplaceEvent {
+  api::admin::StorageReplace replace;
+};
+struct StorageScrubEvent {};
+struct StorageEvictEvent {
+  api::admin::StorageEvict evict;
+};
 struct TimerEvent {};
-using Event = std::variant<JoinEvent, HeartbeatEvent, SetDesiredEvent, TimerEvent>;
+using Event = std::variant<JoinEvent, HeartbeatEvent, SetDesiredEvent, StorageReportEvent,
+                           StorageReplaceEvent, StorageScrubEvent, StorageEvictEvent, TimerEvent>;
 
 /// What the sender of an event is told: an error, or the reply of its kind (OK where it has none).
-using Reply = std::variant<absl::Status, api::admin::NodeJoinReply, api::admin::HeartbeatReply>;
+using Reply = std::variant<absl::Status, api::admin::NodeJoinReply, api::admin::HeartbeatReply,
+                           api::admin::StorageReportReply, api::admin::StorageWish>;
 
 /// What is to be done about an event, in this order: commit the state and the events (nothing may
 /// be seen by others before it is durable), publish state.view, send the reply.
@@ -69,6 +85,7 @@ class Controller {
   std::optional<TimePoint> next_timer() const;
 
   const StoredState& state() const { return state_; }
+  api::admin::StorageStatus storage_status(TimePoint now) const { return storage_.status(now); }
   const std::map<std::string, membership::NodeRecord, std::less<>>& nodes() const {
     return membership_.nodes();
   }
@@ -77,6 +94,10 @@ class Controller {
   Reply apply(const JoinEvent& event, TimePoint now);
   Reply apply(const HeartbeatEvent& event, TimePoint now);
   Reply apply(const SetDesiredEvent& event, TimePoint now);
+  Reply apply(const StorageReportEvent& event, TimePoint now);
+  Reply apply(const StorageReplaceEvent& event, TimePoint now);
+  Reply apply(const StorageScrubEvent& event, TimePoint now);
+  Reply apply(const StorageEvictEvent& event, TimePoint now);
   Reply apply(const TimerEvent& event, TimePoint now);
 
   bool is_window_open(TimePoint now) const;
@@ -94,6 +115,7 @@ class Controller {
   const ControllerOptions options_;
   StoredState state_;
   membership::Membership membership_;
+  kv_map::StorageOperator storage_;
   TimePoint started_;
   std::map<std::string, TimePoint, std::less<>>
       silent_since_;  // nodes that are placed on, not alive

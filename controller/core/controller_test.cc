@@ -22,7 +22,8 @@ using api::admin::ProcessState;
 using api::admin::WorkerState;
 
 constexpr TimePoint kStart = TimePoint(1h);
-constexpr ControllerOptions kOptions{.heartbeat_interval = 500ms, .node_timeout = 3000ms};
+const ControllerOptions kOptions{
+    .heartbeat_interval = 500ms, .node_timeout = 3000ms, .new_storage_cluster_id = "c1"};
 
 DesiredState desire(int prefill, int decode, int entrypoint = 0) {
   DesiredState desired;
@@ -283,6 +284,74 @@ TEST(Controller, AnUnchangedHeartbeatCommitsNothing) {
   const Decision decision = controller.on_event(agent.heartbeat_event(), kStart + 1s);
   EXPECT_FALSE(decision.state.has_value());
   EXPECT_TRUE(decision.events.empty());
+}
+
+api::admin::StorageReport storage_report(std::string_view node) {
+  api::admin::StorageReport report;
+  report.protocol_version = kProtocolVersion;
+  report.address = str_cat(node, ":1");
+  report.targets.resize(1);
+  report.targets[0].target_id = str_cat(node, ".0");
+  return report;
+}
+
+DesiredState desire_storage(int nodes) {
+  DesiredState desired = desire(0, 0);
+  desired.storage.nodes = nodes;
+  desired.storage.targets_per_node = 1;
+  desired.storage.target_bytes = 1 << 20;
+  desired.storage.block_bytes = 4096;
+  desired.storage.data_shards = 1;
+  desired.storage.parity_shards = 1;
+  return desired;
+}
+
+TEST(Controller, TheStorageMapIsCommittedBeforeItIsAnsweredAndOutlivesARestart) {
+  Controller controller(kOptions, {});
+  controller.start(kStart);
+  controller.on_event(SetDesiredEvent{desire_storage(2)}, kStart);
+  controller.on_event(StorageReportEvent{"storage-0", storage_report("storage-0")}, kStart);
+  const Decision decision =
+      controller.on_event(StorageReportEvent{"storage-1", storage_report("storage-1")}, kStart);
+  const auto& reply = std::get<api::admin::StorageReportReply>(decision.reply);
+  ASSERT_TRUE(decision.state.has_value());
+  ASSERT_TRUE(decision.state->storage_map.has_value());
+  EXPECT_EQ(decision.state->storage_map->epoch, reply.map_epoch);
+  EXPECT_EQ(decision.state->storage_map->groups.size(), 1U);
+
+  // An equal report changes nothing, and so commits nothing.
+  const Decision same =
+      controller.on_event(StorageReportEvent{"storage-1", storage_report("storage-1")}, kStart);
+  EXPECT_FALSE(same.state.has_value());
+
+  Controller next(kOptions, controller.state());
+  next.start(kStart + 1s);
+  EXPECT_EQ(next.state().storage_map, controller.state().storage_map);
+  // A silent node is noticed by the timer that the controller itself asks for.
+  ASSERT_TRUE(next.next_timer().has_value());
+  next.on_event(StorageReportEvent{"storage-0", storage_report("storage-0")}, kStart + 4s);
+  next.on_event(TimerEvent{}, kStart + 4s);
+  const auto& members = next.state().storage_map->groups[0].members;
+  EXPECT_EQ(members[next.state().storage_map->place_of("storage-0.0")->shard_index].state,
+            storage::MemberState::kUp);
+  EXPECT_EQ(members[next.state().storage_map->place_of("storage-1.0")->shard_index].state,
+            storage::MemberState::kDown);
+}
+
+TEST(Controller, ABlockSizeThatNoLongerFitsIsRefusedAndNothingChanges) {
+  Controller controller(kOptions, {});
+  controller.start(kStart);
+  controller.on_event(SetDesiredEvent{desire_storage(1)}, kStart);
+  api::admin::StorageReport report = storage_report("storage-0");
+  report.targets.push_back({});
+  report.targets[1].target_id = "storage-0.1";
+  controller.on_event(StorageReportEvent{"storage-0", report}, kStart);
+  ASSERT_EQ(controller.state().storage_map->groups.size(), 1U);
+  DesiredState other = desire_storage(1);
+  other.storage.block_bytes = 8192;
+  const Decision decision = controller.on_event(SetDesiredEvent{other}, kStart);
+  EXPECT_EQ(std::get<absl::Status>(decision.reply).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(controller.state().desired, desire_storage(1));
 }
 
 TEST(Controller, EventIdsHaveNoGapsOverARestart) {

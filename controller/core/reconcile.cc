@@ -129,6 +129,8 @@ void Pass::replace_lost() {
   for (Placement& placement : placements_) {
     if (placement.phase != PlacementPhase::kActive) continue;
     if (!inputs_.lost_nodes.contains(placement.node_id)) continue;
+    // What it stores is on that machine: elsewhere it would be another, empty one.
+    if (placement.role == ProcessRole::kStorage) continue;
     set_phase(placement, PlacementPhase::kReleasing, "worker_released",
               str_cat("node ", placement.node_id, " is lost"));
   }
@@ -200,6 +202,8 @@ std::optional<std::string> Pass::best_node(ProcessRole role) const {
   std::optional<std::string> best;
   for (const auto& [node_id, node] : inputs_.nodes) {
     if (!node.is_alive) continue;
+    // Two storage processes of one machine would die together.
+    if (role == ProcessRole::kStorage && load[node_id].first > 0) continue;
     if (!best || load[node_id] < load[*best]) best = node_id;
   }
   return best;
@@ -241,6 +245,8 @@ int wanted_count(const DesiredState& desired, ProcessRole role) {
       return desired.decode;
     case ProcessRole::kEntrypoint:
       return desired.entrypoint;
+    case ProcessRole::kStorage:
+      return desired.storage.nodes;
   }
   return 0;
 }

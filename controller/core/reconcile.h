@@ -29,9 +29,9 @@ int wanted_count(const api::admin::DesiredState& desired, api::admin::ProcessRol
 std::string free_worker_name(const std::vector<Placement>& placements, api::admin::ProcessRole role,
                              const std::set<int>& taken = {});
 
-inline constexpr api::admin::ProcessRole kAllRoles[] = {api::admin::ProcessRole::kPrefill,
-                                                        api::admin::ProcessRole::kDecode,
-                                                        api::admin::ProcessRole::kEntrypoint};
+inline constexpr api::admin::ProcessRole kAllRoles[] = {
+    api::admin::ProcessRole::kPrefill, api::admin::ProcessRole::kDecode,
+    api::admin::ProcessRole::kEntrypoint, api::admin::ProcessRole::kStorage};
 
 struct ReconcileInputs {
   const std::optional<api::admin::DesiredState>& desired;

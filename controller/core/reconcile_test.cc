@@ -28,6 +28,7 @@ NodeRecord node(std::string node_id, std::vector<std::string> workers, std::uint
     ProcessReport report;
     report.role = worker_id.starts_with("decode")    ? ProcessRole::kDecode
                   : worker_id.starts_with("prefill") ? ProcessRole::kPrefill
+                  : worker_id.starts_with("storage") ? ProcessRole::kStorage
                                                      : ProcessRole::kEntrypoint;
     report.worker_id = std::move(worker_id);
     report.incarnation = 5;
@@ -182,6 +183,16 @@ TEST(Reconcile, ReplacesTheWorkersOfALostNodeUnderNewNamesIfAnotherIsAlive) {
   none.at("n0").is_alive = false;
   none.at("n1").is_alive = false;
   EXPECT_EQ(summary(settle(state, desire(0, 2), none, false, {"n0", "n1"})), summary(state));
+}
+
+TEST(Reconcile, StorageStaysOnItsMachineAndOneMachineHasOneOfIt) {
+  std::optional<DesiredState> desired = desire(0, 0);
+  desired->storage.nodes = 3;
+  const Nodes nodes = nodes_of({node("n0", {}), node("n1", {})});
+  const Reconciled placed = settle({}, desired, nodes);
+  EXPECT_EQ(summary(placed), "storage-0@n0 storage-1@n1");
+  const Reconciled lost = settle(placed, desired, nodes, false, {"n0"});
+  EXPECT_EQ(summary(lost), "storage-0@n0 storage-1@n1");
 }
 
 TEST(Reconcile, IncarnationsGrowOverRemovalsOfTheSameName) {

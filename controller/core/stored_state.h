@@ -8,6 +8,7 @@
 #include "api/admin/cluster.h"
 #include "api/admin/process.h"
 #include "api/admin/view.h"
+#include "storage/map/storage_map.h"
 
 namespace millrace::controller::core {
 
@@ -40,6 +41,7 @@ struct StoredState {
   /// The highest incarnation of any forgotten placement: ids are used again, incarnations are not.
   std::uint64_t retired_incarnation = 0;
   api::admin::RoutingView view;  ///< as last published
+  std::optional<storage::StorageMap> storage_map;
 };
 
 }  // namespace millrace::controller::core

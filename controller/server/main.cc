@@ -1,12 +1,16 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <array>
+#include <cstdint>
 #include <filesystem>
 #include <iostream>
+#include <random>
 #include <string>
 #include <system_error>
 
 #include "api/admin/process.h"
+#include "common/hex.h"
 #include "common/http/rest_server.h"
 #include "common/log/log.h"
 #include "common/mapped_file.h"
@@ -56,6 +60,14 @@ absl::Status make_folder(const std::string& path) {
       str_cat("cannot create the folder ", path, ": ", error.message()));
 }
 
+/// 128 random bits, so that storage nodes of two clusters never take each other for their own.
+std::string new_storage_cluster_id() {
+  std::array<std::uint8_t, 16> bytes{};
+  std::random_device random;
+  for (std::uint8_t& byte : bytes) byte = static_cast<std::uint8_t>(random());
+  return to_hex(bytes);
+}
+
 absl::Status run(const Flags& flags) {
   ASSIGN_OR_RETURN(const LogLevel level, parse_log_level(flags.log_level));
   if (flags.node_timeout_ms < 2 * flags.heartbeat_ms) {
@@ -69,6 +81,7 @@ absl::Status run(const Flags& flags) {
   core::ControllerOptions options;
   options.heartbeat_interval = std::chrono::milliseconds(flags.heartbeat_ms);
   options.node_timeout = std::chrono::milliseconds(flags.node_timeout_ms);
+  options.new_storage_cluster_id = new_storage_cluster_id();
   ASSIGN_OR_RETURN(const std::unique_ptr<Service> service,
                    Service::start(options, std::move(store), log, registry));
   ASSIGN_OR_RETURN(const std::unique_ptr<common::http::RestServer> server,

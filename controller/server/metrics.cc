@@ -7,7 +7,7 @@ namespace millrace::controller::server {
 namespace {
 
 const std::vector<std::string>& role_names() {
-  static const std::vector<std::string> names = {"prefill", "decode", "entrypoint"};
+  static const std::vector<std::string> names = {"prefill", "decode", "entrypoint", "storage"};
   return names;
 }
 

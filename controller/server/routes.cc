@@ -52,6 +52,35 @@ RestResponse set_desired(Service& service, const RestRequest& request) {
   return status.ok() ? json_response(api::admin::to_json(*desired)) : rest_error(status);
 }
 
+RestResponse storage_report(Service& service, const RestRequest& request) {
+  absl::StatusOr<api::admin::StorageReport> report = api::admin::parse_storage_report(request.body);
+  if (!report.ok()) return rest_error(report.status());
+  const std::string& node_id = request.path_parameters.at("id");
+  if (!api::admin::is_plain_id(node_id)) return rest_error(api::admin::plain_id_error(node_id));
+  return answer_with<api::admin::StorageReportReply>(
+      service.apply(core::StorageReportEvent{node_id, std::move(*report)}));
+}
+
+RestResponse storage_replace(Service& service, const RestRequest& request) {
+  absl::StatusOr<api::admin::StorageReplace> replace =
+      api::admin::parse_storage_replace(request.body);
+  if (!replace.ok()) return rest_error(replace.status());
+  absl::StatusOr<core::Reply> reply = service.apply(core::StorageReplaceEvent{*replace});
+  if (!reply.ok()) return rest_error(reply.status());
+  const absl::Status& status = std::get<absl::Status>(*reply);
+  return status.ok() ? service.ask(StorageStatusQuery{}) : rest_error(status);
+}
+
+RestResponse storage_scrub(Service& service) {
+  return answer_with<api::admin::StorageWish>(service.apply(core::StorageScrubEvent{}));
+}
+
+RestResponse storage_evict(Service& service, const RestRequest& request) {
+  absl::StatusOr<api::admin::StorageEvict> evict = api::admin::parse_storage_evict(request.body);
+  if (!evict.ok()) return rest_error(evict.status());
+  return answer_with<api::admin::StorageWish>(service.apply(core::StorageEvictEvent{*evict}));
+}
+
 absl::StatusOr<EventsQuery> parse_events_query(const RestRequest& request) {
   EventsQuery query;
   for (const auto& [key, value] : request.query) {
@@ -95,6 +124,17 @@ std::vector<common::http::RestRoute> routes(Service& service) {
       {"GET", "/api/v1/desired", [&](const RestRequest&) { return service.ask(DesiredQuery{}); }},
       {"PUT", "/api/v1/desired",
        [&](const RestRequest& request) { return set_desired(service, request); }},
+      {"GET", "/api/v1/storage",
+       [&](const RestRequest&) { return service.ask(StorageStatusQuery{}); }},
+      {"GET", "/api/v1/storage/map",
+       [&](const RestRequest&) { return service.ask(StorageMapQuery{}); }},
+      {"POST", "/api/v1/storage/nodes/{id}/report",
+       [&](const RestRequest& request) { return storage_report(service, request); }},
+      {"POST", "/api/v1/storage/replace",
+       [&](const RestRequest& request) { return storage_replace(service, request); }},
+      {"POST", "/api/v1/storage/scrub", [&](const RestRequest&) { return storage_scrub(service); }},
+      {"POST", "/api/v1/storage/evict",
+       [&](const RestRequest& request) { return storage_evict(service, request); }},
       {"GET", "/metrics", [&](const RestRequest&) { return service.ask(MetricsQuery{}); }},
       {"GET", "/health", [&](const RestRequest&) { return health(service); }},
   };

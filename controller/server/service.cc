@@ -8,6 +8,7 @@
 #include "common/status_macros.h"
 #include "common/str_cat.h"
 #include "controller/core/listing.h"
+#include "storage/map/storage_map.h"
 
 namespace millrace::controller::server {
 namespace {
@@ -207,6 +208,23 @@ RestResponse Service::answer(const EventsQuery& query) {
   if (!events.ok()) return common::http::rest_error(events.status());
   RestResponse response;
   response.body = api::admin::to_json(*events);
+  return response;
+}
+
+RestResponse Service::answer(const StorageStatusQuery&) {
+  RestResponse response;
+  response.body = api::admin::to_json(controller_.storage_status(std::chrono::steady_clock::now()));
+  return response;
+}
+
+RestResponse Service::answer(const StorageMapQuery&) {
+  const core::StoredState& state = controller_.state();
+  if (!state.storage_map) {
+    return common::http::rest_error(
+        absl::NotFoundError("this cluster stores no KV: there is no storage map"));
+  }
+  RestResponse response;
+  response.body = storage::encode_map(*state.storage_map);
   return response;
 }
 

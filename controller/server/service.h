@@ -26,8 +26,11 @@ struct DesiredQuery {};
 struct EventsQuery {
   std::uint64_t after = 0;
 };
+struct StorageStatusQuery {};
+struct StorageMapQuery {};
 struct MetricsQuery {};
-using Query = std::variant<NodesQuery, InstancesQuery, DesiredQuery, EventsQuery, MetricsQuery>;
+using Query = std::variant<NodesQuery, InstancesQuery, DesiredQuery, EventsQuery,
+                           StorageStatusQuery, StorageMapQuery, MetricsQuery>;
 
 /// The shell around core::Controller: one loop thread owns the controller and the store; REST
 /// threads send it events and queries through a bounded mailbox and wait for the answer. Only the
@@ -74,6 +77,8 @@ class Service {
   common::http::RestResponse answer(const InstancesQuery&);
   common::http::RestResponse answer(const DesiredQuery&);
   common::http::RestResponse answer(const EventsQuery& query);
+  common::http::RestResponse answer(const StorageStatusQuery&);
+  common::http::RestResponse answer(const StorageMapQuery&);
   common::http::RestResponse answer(const MetricsQuery&);
   void publish(const api::admin::RoutingView& view);
 

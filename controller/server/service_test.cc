@@ -49,8 +49,9 @@ class RunningController {
     absl::StatusOr<std::unique_ptr<state::Store>> store = state::Store::open(folder);
     EXPECT_TRUE(store.ok()) << store.status();
     const Logger log = Logger::to_sink("controller", LogLevel::kOff, [](std::string_view) {});
-    service_ = std::move(*Service::start({.heartbeat_interval = 50ms, .node_timeout = node_timeout},
-                                         std::move(*store), log, registry_));
+    service_ = std::move(*Service::start(
+        {.heartbeat_interval = 50ms, .node_timeout = node_timeout, .new_storage_cluster_id = "c1"},
+        std::move(*store), log, registry_));
     server_ = std::move(*RestServer::start({.listen = "127.0.0.1:0"}, routes(*service_)));
   }
   ~RunningController() { server_->stop(); }

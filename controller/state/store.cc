@@ -20,7 +20,7 @@ using core::Placement;
 using core::PlacementPhase;
 using core::StoredState;
 
-constexpr std::int64_t kSchemaVersion = 1;
+constexpr std::int64_t kSchemaVersion = 2;
 
 constexpr char kSchema[] = R"sql(
 CREATE TABLE state (
@@ -31,7 +31,8 @@ CREATE TABLE state (
   next_event_id       INTEGER NOT NULL,
   retired_incarnation INTEGER NOT NULL,
   desired             TEXT,           -- JSON as of the REST interface; NULL = never set
-  view                TEXT NOT NULL   -- as above
+  view                TEXT NOT NULL,  -- as above
+  storage_map         TEXT            -- as above; NULL = never any
 ) STRICT;
 CREATE TABLE placements (
   worker_id        TEXT PRIMARY KEY,
@@ -66,6 +67,10 @@ absl::Status lock(Database& database) {
 absl::Status prepare_schema(Database& database) {
   ASSIGN_OR_RETURN(const std::int64_t version, database.integer("PRAGMA user_version"));
   if (version == kSchemaVersion) return absl::OkStatus();
+  if (version == 1) {  // of before there was storage
+    return database.execute(str_cat("BEGIN; ALTER TABLE state ADD COLUMN storage_map TEXT;",
+                                    "PRAGMA user_version = ", kSchemaVersion, "; COMMIT"));
+  }
   if (version != 0) {
     return absl::FailedPreconditionError(
         str_cat("it has schema version ", version, ", this program writes ", kSchemaVersion,
@@ -121,7 +126,7 @@ absl::Status save_placements(Database& database, const std::vector<Placement>& p
 absl::Status save_state(Database& database, const StoredState& state) {
   ASSIGN_OR_RETURN(
       Statement statement,
-      database.prepare("INSERT OR REPLACE INTO state VALUES (1, ?, ?, ?, ?, ?, ?, ?)"));
+      database.prepare("INSERT OR REPLACE INTO state VALUES (1, ?, ?, ?, ?, ?, ?, ?, ?)"));
   statement.bind(1, to_sql(state.version));
   statement.bind(2, to_sql(state.epoch));
   statement.bind(3, to_sql(state.revision));
@@ -133,6 +138,11 @@ absl::Status save_state(Database& database, const StoredState& state) {
     statement.bind_null(6);
   }
   statement.bind(7, api::admin::to_json(state.view));
+  if (state.storage_map) {
+    statement.bind(8, storage::encode_map(*state.storage_map));
+  } else {
+    statement.bind_null(8);
+  }
   return statement.run();
 }
 
@@ -211,7 +221,8 @@ absl::StatusOr<StoredState> Store::load() {
   StoredState state;
   ASSIGN_OR_RETURN(Statement statement,
                    impl_->database.prepare("SELECT version, epoch, revision, next_event_id, "
-                                           "retired_incarnation, desired, view FROM state"));
+                                           "retired_incarnation, desired, view, storage_map FROM "
+                                           "state"));
   ASSIGN_OR_RETURN(const bool has_row, statement.step());
   if (!has_row) return state;
   state.version = from_sql(statement.integer(0));
@@ -228,6 +239,11 @@ absl::StatusOr<StoredState> Store::load() {
   absl::StatusOr<api::admin::RoutingView> view = api::admin::parse_routing_view(statement.text(6));
   if (!view.ok()) return annotate(view.status(), str_cat(impl_->path, ": view"));
   state.view = std::move(*view);
+  if (!statement.is_null(7)) {
+    absl::StatusOr<storage::StorageMap> map = storage::decode_map(statement.text(7));
+    if (!map.ok()) return annotate(map.status(), str_cat(impl_->path, ": storage map"));
+    state.storage_map = std::move(*map);
+  }
   ASSIGN_OR_RETURN(state.placements, load_placements(impl_->database));
   return state;
 }

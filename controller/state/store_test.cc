@@ -60,6 +60,18 @@ StoredState sample_state(std::uint64_t version) {
   state.view.workers.push_back({"prefill-0", "prefill-0", "n0", "h0",
                                 api::admin::WorkerRole::kPrefill, api::admin::WorkerState::kReady,
                                 4, "127.0.0.1:1"});
+  storage::StorageMap map;
+  map.cluster_id = "c1";
+  map.epoch = 4 + version;
+  map.data_shards = 1;
+  map.parity_shards = 1;
+  map.block_bytes = 1000;
+  map.nodes = {{"storage-0", "127.0.0.1:3"}};
+  map.targets = {{"storage-0.0", "storage-0"}, {"storage-0.1", "storage-0"}};
+  map.groups = {{0,
+                 {{"storage-0.0", storage::MemberState::kUp},
+                  {"storage-0.1", storage::MemberState::kRebuilding}}}};
+  state.storage_map = std::move(map);
   return state;
 }
 
@@ -77,6 +89,7 @@ void expect_equal(const StoredState& a, const StoredState& b) {
   EXPECT_EQ(a.desired, b.desired);
   EXPECT_EQ(a.placements, b.placements);
   EXPECT_EQ(to_json(a.view), to_json(b.view));
+  EXPECT_EQ(a.storage_map, b.storage_map);
 }
 
 std::unique_ptr<Store> open_store(const std::string& folder) {
@@ -233,17 +246,35 @@ TEST(Store, AFileThatIsNoDatabaseIsNamed) {
   EXPECT_NE(std::string(status.message()).find("controller.sqlite"), std::string::npos) << status;
 }
 
+// As a program of before there was storage wrote it.
+TEST(Store, AnOlderSchemaIsTakenOver) {
+  TemporaryFolder folder;
+  StoredState state = sample_state(1);
+  state.storage_map.reset();
+  ASSERT_TRUE(open_store(folder.path())->commit(0, state, {}).ok());
+  {
+    absl::StatusOr<Database> database = Database::open(folder.path() + "/controller.sqlite");
+    ASSERT_TRUE(database.ok());
+    ASSERT_TRUE(database->execute("ALTER TABLE state DROP COLUMN storage_map").ok());
+    ASSERT_TRUE(database->execute("PRAGMA user_version = 1").ok());
+  }
+  const std::unique_ptr<Store> store = open_store(folder.path());
+  const absl::StatusOr<StoredState> loaded = store->load();
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  expect_equal(*loaded, state);
+}
+
 TEST(Store, ANewerSchemaIsRefused) {
   TemporaryFolder folder;
   open_store(folder.path()).reset();
   {
     absl::StatusOr<Database> database = Database::open(folder.path() + "/controller.sqlite");
     ASSERT_TRUE(database.ok());
-    ASSERT_TRUE(database->execute("PRAGMA user_version = 2").ok());
+    ASSERT_TRUE(database->execute("PRAGMA user_version = 3").ok());
   }
   const absl::Status status = Store::open(folder.path()).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
-  EXPECT_NE(std::string(status.message()).find("schema version 2"), std::string::npos) << status;
+  EXPECT_NE(std::string(status.message()).find("schema version 3"), std::string::npos) << status;
 }
 
 TEST(Store, AMissingFolderIsAnErrorThatNamesIt) {
