@@ -13,8 +13,8 @@
 
 #include "absl/status/statusor.h"
 #include "api/admin/shared_memory.h"
+#include "common/process/shared_region.h"
 #include "common/time_point.h"
-#include "dataplane/transfer/shared_region.h"
 
 namespace millrace::dataplane::transfer {
 

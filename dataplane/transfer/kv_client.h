@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/process/shared_region.h"
 #include "dataplane/transfer/handover.h"
 #include "dataplane/transfer/identity.h"
-#include "dataplane/transfer/shared_region.h"
 
 namespace millrace::dataplane::transfer {
 

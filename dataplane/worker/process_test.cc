@@ -12,7 +12,7 @@
 #include "common/json.h"
 #include "common/mapped_file.h"
 #include "common/process/child_process.h"
-#include "dataplane/transfer/shared_region.h"
+#include "common/process/shared_region.h"
 #include "dataplane/worker/test_cluster.h"
 #include "dataplane/worker/test_single.h"
 
@@ -88,7 +88,7 @@ class WorkerProcess {
   const std::string& id() const { return id_; }
   /// Removes what the worker left in shared memory; returns how many regions.
   int remove_regions() const {
-    return transfer::remove_shared_regions(
+    return remove_shared_regions(
         api::admin::shared_memory_prefix({.host_id = kHostId, .worker_id = id_}));
   }
   std::string log() const { return read_file(temporary_path(id_ + ".log")).value_or("no log"); }

@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 
-namespace millrace::dataplane::transfer {
+namespace millrace {
 
 /// POSIX shared memory, mapped for as long as the object lives. Move-only.
 class SharedRegion {
@@ -21,17 +21,21 @@ class SharedRegion {
   /// Maps an existing region read-only. kNotFound when there is none of that name, kDataLoss when
   /// its size is another.
   static absl::StatusOr<SharedRegion> open(const std::string& name, std::size_t bytes);
+  /// The same, writable. The region stays its creator's: destroying the object keeps the name.
+  static absl::StatusOr<SharedRegion> open_writable(const std::string& name, std::size_t bytes);
 
   SharedRegion(SharedRegion&& other) noexcept;
   SharedRegion& operator=(SharedRegion&& other) noexcept;
   ~SharedRegion();
 
   std::span<const std::byte> bytes() const { return {data_, size_}; }
-  /// Only of a region that was created.
+  /// Only of a region that was created or opened writable.
   std::span<std::byte> writable_bytes() { return {data_, size_}; }
 
  private:
   SharedRegion() = default;
+  static absl::StatusOr<SharedRegion> map_existing(const std::string& name, std::size_t bytes,
+                                                   bool is_writable);
 
   std::string owned_name_;  // empty: opened
   std::byte* data_ = nullptr;
@@ -42,4 +46,4 @@ class SharedRegion {
 /// slash. Returns how many.
 int remove_shared_regions(std::string_view prefix);
 
-}  // namespace millrace::dataplane::transfer
+}  // namespace millrace

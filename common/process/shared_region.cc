@@ -1,4 +1,4 @@
-#include "dataplane/transfer/shared_region.h"
+#include "common/process/shared_region.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -12,7 +12,7 @@
 
 #include "common/str_cat.h"
 
-namespace millrace::dataplane::transfer {
+namespace millrace {
 namespace {
 
 constexpr char kSharedMemoryFolder[] = "/dev/shm";
@@ -51,9 +51,19 @@ absl::StatusOr<SharedRegion> SharedRegion::create(const std::string& name, std::
 }
 
 absl::StatusOr<SharedRegion> SharedRegion::open(const std::string& name, std::size_t bytes) {
+  return map_existing(name, bytes, /*is_writable=*/false);
+}
+
+absl::StatusOr<SharedRegion> SharedRegion::open_writable(const std::string& name,
+                                                         std::size_t bytes) {
+  return map_existing(name, bytes, /*is_writable=*/true);
+}
+
+absl::StatusOr<SharedRegion> SharedRegion::map_existing(const std::string& name, std::size_t bytes,
+                                                        bool is_writable) {
   if (absl::Status status = check_name(name); !status.ok()) return status;
   const std::string path = str_cat("/", name);
-  const int fd = ::shm_open(path.c_str(), O_RDONLY | O_CLOEXEC, 0);
+  const int fd = ::shm_open(path.c_str(), (is_writable ? O_RDWR : O_RDONLY) | O_CLOEXEC, 0);
   if (fd < 0) return absl::ErrnoToStatus(errno, path);
   struct stat info {};
   if (::fstat(fd, &info) != 0 || static_cast<std::size_t>(info.st_size) != bytes || bytes == 0) {
@@ -61,7 +71,8 @@ absl::StatusOr<SharedRegion> SharedRegion::open(const std::string& name, std::si
     return absl::DataLossError(
         str_cat(path, " holds ", info.st_size, " bytes, announced were ", bytes));
   }
-  void* data = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd, 0);
+  const int protection = is_writable ? PROT_READ | PROT_WRITE : PROT_READ;
+  void* data = ::mmap(nullptr, bytes, protection, MAP_SHARED, fd, 0);
   const int map_error = errno;
   ::close(fd);
   if (data == MAP_FAILED) return absl::ErrnoToStatus(map_error, path);
@@ -99,4 +110,4 @@ int remove_shared_regions(std::string_view prefix) {
   return removed;
 }
 
-}  // namespace millrace::dataplane::transfer
+}  // namespace millrace
