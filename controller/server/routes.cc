@@ -81,24 +81,30 @@ RestResponse storage_evict(Service& service, const RestRequest& request) {
   return answer_with<api::admin::StorageWish>(service.apply(core::StorageEvictEvent{*evict}));
 }
 
-absl::StatusOr<EventsQuery> parse_events_query(const RestRequest& request) {
-  EventsQuery query;
+/// The one query parameter of a request, "after": 0 when it is not there. `what` it is, for errors.
+absl::StatusOr<std::uint64_t> parse_after(const RestRequest& request, std::string_view what) {
+  std::uint64_t after = 0;
   for (const auto& [key, value] : request.query) {
     if (key != "after") {
       return absl::InvalidArgumentError(str_cat("query parameter \"", key, "\" is not known here"));
     }
     const char* end = value.data() + value.size();
-    const auto [rest, error] = std::from_chars(value.data(), end, query.after);
-    if (error != std::errc() || rest != end || query.after > (std::uint64_t{1} << 53)) {
-      return absl::InvalidArgumentError("query parameter \"after\" must be an event id");
+    const auto [rest, error] = std::from_chars(value.data(), end, after);
+    if (error != std::errc() || rest != end || after > (std::uint64_t{1} << 53)) {
+      return absl::InvalidArgumentError(str_cat("query parameter \"after\" must be ", what));
     }
   }
-  return query;
+  return after;
 }
 
 RestResponse events(Service& service, const RestRequest& request) {
-  absl::StatusOr<EventsQuery> query = parse_events_query(request);
-  return query.ok() ? service.ask(*query) : rest_error(query.status());
+  const absl::StatusOr<std::uint64_t> after = parse_after(request, "an event id");
+  return after.ok() ? service.ask(EventsQuery{*after}) : rest_error(after.status());
+}
+
+RestResponse storage_map(Service& service, const RestRequest& request) {
+  const absl::StatusOr<std::uint64_t> after = parse_after(request, "an epoch");
+  return after.ok() ? service.ask(StorageMapQuery{*after}) : rest_error(after.status());
 }
 
 RestResponse health(const Service& service) {
@@ -127,7 +133,7 @@ std::vector<common::http::RestRoute> routes(Service& service) {
       {"GET", "/api/v1/storage",
        [&](const RestRequest&) { return service.ask(StorageStatusQuery{}); }},
       {"GET", "/api/v1/storage/map",
-       [&](const RestRequest&) { return service.ask(StorageMapQuery{}); }},
+       [&](const RestRequest& request) { return storage_map(service, request); }},
       {"POST", "/api/v1/storage/nodes/{id}/report",
        [&](const RestRequest& request) { return storage_report(service, request); }},
       {"POST", "/api/v1/storage/replace",

@@ -217,13 +217,17 @@ RestResponse Service::answer(const StorageStatusQuery&) {
   return response;
 }
 
-RestResponse Service::answer(const StorageMapQuery&) {
+RestResponse Service::answer(const StorageMapQuery& query) {
   const core::StoredState& state = controller_.state();
   if (!state.storage_map) {
     return common::http::rest_error(
         absl::NotFoundError("this cluster stores no KV: there is no storage map"));
   }
   RestResponse response;
+  if (state.storage_map->epoch <= query.after) {
+    response.status = 204;
+    return response;
+  }
   response.body = storage::encode_map(*state.storage_map);
   return response;
 }

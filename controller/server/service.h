@@ -27,7 +27,9 @@ struct EventsQuery {
   std::uint64_t after = 0;
 };
 struct StorageStatusQuery {};
-struct StorageMapQuery {};
+struct StorageMapQuery {
+  std::uint64_t after = 0;  ///< nothing (204) unless the map is newer
+};
 struct MetricsQuery {};
 using Query = std::variant<NodesQuery, InstancesQuery, DesiredQuery, EventsQuery,
                            StorageStatusQuery, StorageMapQuery, MetricsQuery>;
@@ -78,7 +80,7 @@ class Service {
   common::http::RestResponse answer(const DesiredQuery&);
   common::http::RestResponse answer(const EventsQuery& query);
   common::http::RestResponse answer(const StorageStatusQuery&);
-  common::http::RestResponse answer(const StorageMapQuery&);
+  common::http::RestResponse answer(const StorageMapQuery& query);
   common::http::RestResponse answer(const MetricsQuery&);
   void publish(const api::admin::RoutingView& view);
 

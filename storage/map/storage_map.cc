@@ -118,18 +118,22 @@ absl::Status validate(const StorageMap& map) {
 const Group& group_of(const StorageMap& map, const BlockKey& key) {
   CHECK(!map.groups.empty());
   const std::uint64_t prefix = key.prefix();
-  const Group* best = nullptr;
-  std::uint64_t best_score = 0;
-  for (const Group& group : map.groups) {
-    const std::uint64_t score = mix(prefix ^ mix(std::uint64_t{group.id} + 1));
+  const auto score = [&](const Group& group) {
+    return mix(prefix ^ mix(std::uint64_t{group.id} + 1));
+  };
+  std::size_t best = 0;
+  std::uint64_t best_score = score(map.groups[0]);
+  for (std::size_t index = 1; index < map.groups.size(); ++index) {
+    const std::uint64_t candidate = score(map.groups[index]);
     // Equal scores go to the lower id, so that the order of the list does not matter.
-    if (best != nullptr && (score < best_score || (score == best_score && group.id > best->id))) {
+    if (candidate < best_score ||
+        (candidate == best_score && map.groups[index].id > map.groups[best].id)) {
       continue;
     }
-    best = &group;
-    best_score = score;
+    best = index;
+    best_score = candidate;
   }
-  return *best;
+  return map.groups[best];
 }
 
 std::optional<std::uint8_t> owner_of(const Group& group) {
