@@ -67,6 +67,7 @@ Target::Target(const TargetSettings& settings, disk::SlotIo& io, index::ShardInd
       index_(index),
       metrics_(metrics),
       started_(now),
+      now_(now),
       slots_(index.identity().slot_count),
       leases_(settings.max_leases) {}
 
@@ -107,6 +108,7 @@ std::uint32_t Target::minute(TimePoint now) const {
 }
 
 void Target::handle(ShardOperation operation, ShardReplyCallback done, TimePoint now) {
+  now_ = std::max(now_, now);
   const char* const name = operation_name(operation);
   ShardReplyCallback counted = [this, name, done = std::move(done)](ShardReply answer) {
     metrics_.requests.with({name, shard_result_name(answer.result)}).add();
@@ -256,7 +258,7 @@ void Target::drop(const DropShard& operation, const ShardReplyCallback& done, Ti
   metrics_.evictions
       .with({evict_reason_name(is_published ? EvictReason::kTombstone : EvictReason::kUnpublished)})
       .add();
-  stage_erase(operation.key, **found, now, [this, done](const absl::Status& committed) {
+  stage_erase(operation.key, **found, [this, done](const absl::Status& committed) {
     done(committed.ok() ? reply(ShardResult::kOk) : index_error(committed));
   });
 }
@@ -345,15 +347,16 @@ bool Target::begin_rebuild(const BlockKey& key) {
 void Target::store_rebuilt(std::vector<std::byte> shard, std::uint32_t touch_minute,
                            ShardReplyCallback done, TimePoint now) {
   ShardHeader header;
+  CHECK(read_shard(shard, header) == ShardDefect::kNone, "rebuilders seal what they store");
+  const auto rebuilding = rebuilding_.find(header.key);
+  CHECK(rebuilding != rebuilding_.end(), "begin_rebuild() comes first");
+  const bool is_dropped = rebuilding->second;
+  rebuilding_.erase(rebuilding);
+  if (is_dropped) return done(reply(ShardResult::kNotFound, "dropped while it was rebuilt"));
   ShardReply answer = refuse_unless_writable();
   if (answer.result == ShardResult::kOk && !place_) answer = reply(ShardResult::kBusy);
   if (answer.result == ShardResult::kOk) answer = check_new_shard(shard, header);
   if (answer.result != ShardResult::kOk) return done(std::move(answer));
-  const auto rebuilding = rebuilding_.find(header.key);
-  CHECK(rebuilding != rebuilding_.end());
-  const bool is_dropped = rebuilding->second;
-  rebuilding_.erase(rebuilding);
-  if (is_dropped) return done(reply(ShardResult::kNotFound, "dropped while it was rebuilt"));
   if (writing_.count(header.key) > 0) return done(reply(ShardResult::kBusy, "is being written"));
   start_write(shard, header, std::min(touch_minute, minute(now)), true, std::move(done));
 }
@@ -364,7 +367,7 @@ bool Target::begin_eviction(const BlockKey& key, TimePoint now) {
   return true;
 }
 
-void Target::evict(const BlockKey& key, Generation generation, EvictReason reason, TimePoint now) {
+void Target::evict(const BlockKey& key, Generation generation, EvictReason reason) {
   const auto found = find(key);
   const bool is_there = found.ok() && *found && (*found)->generation == generation;
   if (state_ != TargetState::kServing || !is_there) {
@@ -372,12 +375,12 @@ void Target::evict(const BlockKey& key, Generation generation, EvictReason reaso
     return;
   }
   metrics_.evictions.with({evict_reason_name(reason)}).add();
-  stage_erase(key, **found, now, [this, key](const absl::Status&) { evicting_.erase(key); });
+  stage_erase(key, **found, [this, key](const absl::Status&) { evicting_.erase(key); });
 }
 
-void Target::postpone_pending(const BlockKey& key, TimePoint now) {
+void Target::postpone_pending(const BlockKey& key) {
   const auto found = pending_.find(key);
-  if (found != pending_.end()) found->second.since = now;
+  if (found != pending_.end()) found->second.since = now_;
 }
 
 std::optional<BlockKey> Target::next_repair() {

@@ -83,7 +83,7 @@ class Target {
   /// is already, or a write of it is in flight.
   [[nodiscard]] bool begin_rebuild(const BlockKey& key);
   /// Stores a rebuilt sealed shard as published, in place of whatever is there. kNotFound: the
-  /// block was dropped meanwhile. Ends the rebuild.
+  /// block was dropped meanwhile. Ends the rebuild, whatever the answer.
   void store_rebuilt(std::vector<std::byte> shard, std::uint32_t touch_minute,
                      ShardReplyCallback done, TimePoint now);
   void abandon_rebuild(const BlockKey& key) { rebuilding_.erase(key); }
@@ -91,8 +91,10 @@ class Target {
   /// From now on nobody is told that the block is here, and it cannot be leased. False: leased.
   [[nodiscard]] bool begin_eviction(const BlockKey& key, TimePoint now);
   /// Erases it, if it still is of that generation.
-  void evict(const BlockKey& key, Generation generation, EvictReason reason, TimePoint now);
+  void evict(const BlockKey& key, Generation generation, EvictReason reason);
   bool is_evicting(const BlockKey& key) const { return evicting_.count(key) > 0; }
+  /// From begin_eviction() to the commit of the erasure.
+  std::size_t evicting_count() const { return evicting_.size(); }
 
   struct Pending {
     Generation generation = 0;
@@ -101,7 +103,7 @@ class Target {
   /// Written and not published, in order of keys.
   const std::map<BlockKey, Pending>& pending() const { return pending_; }
   /// The peers were asked about a pending shard in vain: ask again later.
-  void postpone_pending(const BlockKey& key, TimePoint now);
+  void postpone_pending(const BlockKey& key);
 
   /// Keys whose repair was asked for, oldest first; bounded, each once.
   std::optional<BlockKey> next_repair();
@@ -110,6 +112,8 @@ class Target {
   std::size_t repair_backlog() const { return repairs_.size(); }
 
   index::ShardIndex& index() { return index_; }
+  const index::ShardIndex& index() const { return index_; }
+  const char* io_kind() const { return io_file_.kind(); }
   const SlotTable& slots() const { return slots_; }
   const LeaseTable& leases() const { return leases_; }
   std::size_t io_in_flight() const { return io_.size(); }
@@ -161,15 +165,14 @@ class Target {
 
   void on_written(const BlockKey& key, const absl::Status& status);
   void on_read(Reading reading, const absl::Status& status, std::span<const std::byte> bytes);
-  void on_synced(const absl::Status& status, TimePoint now);
-  void store_record(const BlockKey& key, Writing writing, TimePoint now);
+  void on_synced(const absl::Status& status);
+  void store_record(const BlockKey& key, Writing writing);
   void start_sync();
 
   absl::StatusOr<std::optional<index::ShardRecord>> find(const BlockKey& key);
   ShardReply index_error(const absl::Status& status);
   void stage(index::IndexChange change, index::Durability durability, Continuation then);
-  void stage_erase(const BlockKey& key, const index::ShardRecord& record, TimePoint now,
-                   Continuation then);
+  void stage_erase(const BlockKey& key, const index::ShardRecord& record, Continuation then);
   void commit();
   void expire_leases(TimePoint now);
   void store_minute(TimePoint now);
@@ -183,6 +186,7 @@ class Target {
   index::ShardIndex& index_;
   const NodeMetrics& metrics_;
   const TimePoint started_;
+  TimePoint now_;  // of the newest event
   std::uint32_t start_minute_ = 0;
   bool started_empty_ = true;
   std::optional<TargetPlace> place_;

@@ -55,6 +55,7 @@ std::uint64_t Target::submit(disk::IoKind kind, std::uint64_t slot, disk::PageBu
 }
 
 void Target::on_completions(std::vector<disk::SlotCompletion> completions, TimePoint now) {
+  now_ = std::max(now_, now);
   for (disk::SlotCompletion& completion : completions) {
     const auto found = io_.find(completion.id);
     CHECK(found != io_.end(), "everything submitted completes once");
@@ -70,7 +71,7 @@ void Target::on_completions(std::vector<disk::SlotCompletion> completions, TimeP
     } else if (in_flight.reading) {
       on_read(std::move(*in_flight.reading), completion.status, completion.buffer.bytes());
     } else {
-      on_synced(completion.status, now);
+      on_synced(completion.status);
     }
   }
 }
@@ -134,7 +135,7 @@ void Target::start_sync() {
   submit(disk::IoKind::kSync, 0, {}, {});
 }
 
-void Target::on_synced(const absl::Status& status, TimePoint now) {
+void Target::on_synced(const absl::Status& status) {
   is_syncing_ = false;
   if (!status.ok() && state_ == TargetState::kServing)
     fail(TargetState::kReadOnly, str_cat("sync: ", message_of(status)));
@@ -150,12 +151,12 @@ void Target::on_synced(const absl::Status& status, TimePoint now) {
       slots_.put_back(writing.record.slot);  // no record ever named it
       writing.done(error_reply(ShardResult::kNotFound, "dropped while it was written"));
     } else {
-      store_record(key, std::move(writing), now);
+      store_record(key, std::move(writing));
     }
   }
 }
 
-void Target::store_record(const BlockKey& key, Writing writing, TimePoint now) {
+void Target::store_record(const BlockKey& key, Writing writing) {
   const auto before = find(key);
   if (!before.ok()) {
     slots_.put_back(writing.record.slot);
@@ -174,22 +175,22 @@ void Target::store_record(const BlockKey& key, Writing writing, TimePoint now) {
   const std::optional<std::uint64_t> replaced =
       *before ? std::optional((*before)->slot) : std::nullopt;
   const ShardRecord record = writing.record;
-  stage(index::PutShard{{key, record}}, Durability::kSynced,
-        [this, key, record, replaced, now,
-         done = std::move(writing.done)](const absl::Status& committed) {
-          if (!committed.ok()) return done(index_error(committed));
-          if (replaced) slots_.cool(*replaced, now + settings_.slot_grace);
-          ShardReply answer;
-          answer.result = ShardResult::kOk;
-          answer.generation = record.generation;
-          answer.is_published = record.state == ShardState::kPublished;
-          if (answer.is_published) {
-            pending_.erase(key);
-          } else {
-            pending_[key] = {record.generation, now};
-          }
-          done(std::move(answer));
-        });
+  stage(
+      index::PutShard{{key, record}}, Durability::kSynced,
+      [this, key, record, replaced, done = std::move(writing.done)](const absl::Status& committed) {
+        if (!committed.ok()) return done(index_error(committed));
+        if (replaced) slots_.cool(*replaced, now_ + settings_.slot_grace);
+        ShardReply answer;
+        answer.result = ShardResult::kOk;
+        answer.generation = record.generation;
+        answer.is_published = record.state == ShardState::kPublished;
+        if (answer.is_published) {
+          pending_.erase(key);
+        } else {
+          pending_[key] = {record.generation, now_};
+        }
+        done(std::move(answer));
+      });
 }
 
 absl::StatusOr<std::optional<ShardRecord>> Target::find(const BlockKey& key) {
@@ -217,17 +218,15 @@ void Target::stage(index::IndexChange change, Durability durability, Continuatio
   continuations_.push_back(std::move(then));
 }
 
-void Target::stage_erase(const BlockKey& key, const ShardRecord& record, TimePoint now,
-                         Continuation then) {
-  stage(
-      index::EraseShard{key}, Durability::kSynced,
-      [this, key, slot = record.slot, now, then = std::move(then)](const absl::Status& committed) {
-        if (committed.ok()) {
-          slots_.cool(slot, now + settings_.slot_grace);
-          pending_.erase(key);
-        }
-        then(committed);
-      });
+void Target::stage_erase(const BlockKey& key, const ShardRecord& record, Continuation then) {
+  stage(index::EraseShard{key}, Durability::kSynced,
+        [this, key, slot = record.slot, then = std::move(then)](const absl::Status& committed) {
+          if (committed.ok()) {
+            slots_.cool(slot, now_ + settings_.slot_grace);
+            pending_.erase(key);
+          }
+          then(committed);
+        });
 }
 
 void Target::commit() {
@@ -262,6 +261,7 @@ void Target::store_minute(TimePoint now) {
 }
 
 void Target::end_turn(TimePoint now) {
+  now_ = std::max(now_, now);
   expire_leases(now);
   commit();
   for (const std::function<void()>& then : std::exchange(after_commit_, {})) then();

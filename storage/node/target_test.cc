@@ -181,7 +181,7 @@ TEST(Target, AnEvictionThatHasBegunIsHiddenFromQueries) {
   ASSERT_TRUE(rig.target().begin_eviction(test_key(1), rig.now()));
   EXPECT_FALSE(rig.is_published(1));
   EXPECT_EQ(rig.ask(ReadShard{test_key(1)}).result, ShardResult::kOk) << "still there";
-  rig.target().evict(test_key(1), 1, EvictReason::kTtl, rig.now());
+  rig.target().evict(test_key(1), 1, EvictReason::kTtl);
   rig.turn();
   EXPECT_EQ(rig.ask(ReadShard{test_key(1)}).result, ShardResult::kNotFound);
 }

@@ -1,0 +1,96 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "common/time_point.h"
+#include "storage/ec/codec.h"
+#include "storage/node/node_metrics.h"
+#include "storage/node/pace.h"
+#include "storage/node/peers.h"
+#include "storage/node/rebuild_plan.h"
+#include "storage/node/settings.h"
+#include "storage/node/target.h"
+
+namespace millrace::storage::node {
+
+struct RebuildProgress {
+  bool is_running = false;    ///< the target is being compared with its peers and filled
+  double fraction = 0;        ///< of the comparison, by the place in the order of keys
+  std::size_t backlog = 0;    ///< blocks known to lack their shard here
+  std::uint64_t rebuilt = 0;  ///< since the process started, repairs included
+  /// Everything that peers have is here, as of this epoch; 0: not known yet. What the controller
+  /// waits for to call the member up again.
+  std::uint64_t complete_at_epoch = 0;
+};
+
+/// Makes shards again from those of the other members: all that a returning or new member lacks,
+/// and single ones that were found to be bad or missing. Paced by the bytes read.
+///
+/// A shard is written under the generation that its block has; nothing of it shows before it is
+/// durable. One thread, that of its target.
+class Rebuilder {
+ public:
+  Rebuilder(Target& target, PeerCalls& peers, const TargetSettings& settings,
+            const NodeMetrics& metrics)
+      : target_(target),
+        peers_(peers),
+        settings_(settings),
+        metrics_(metrics),
+        pace_(settings.rebuild_bytes_per_second),
+        queue_(settings.rebuild_queue) {}
+
+  void step(const GroupView& view, TimePoint now);
+  RebuildProgress progress() const;
+
+ private:
+  struct Page;    // of the comparison with the peers
+  struct Survey;  // of one block
+  struct Work;    // one block being made again
+
+  void follow_map(const GroupView& view, TimePoint now);
+  void start_scan();
+
+  void scan_page(const GroupView& view, TimePoint now);
+  void merge_page(const std::shared_ptr<Page>& page, TimePoint now);
+  void finish_pass(TimePoint now);
+
+  void repair_next(TimePoint now);
+  void conclude_survey(const std::shared_ptr<Survey>& survey, TimePoint now);
+  void check_own(const std::shared_ptr<Survey>& survey, TimePoint now);
+  void act(const BlockKey& key, const std::optional<Copy>& own, BlockVerdict verdict,
+           const std::vector<Copy>& others, TimePoint now);
+
+  void rebuild(const RebuildItem& item, TimePoint now);
+  void read_more(const std::shared_ptr<Work>& work, TimePoint now);
+  void on_shard(const std::shared_ptr<Work>& work, std::uint8_t member, const ShardReply& reply,
+                TimePoint now);
+  void reconstruct(const std::shared_ptr<Work>& work, TimePoint now);
+  void finish(const std::shared_ptr<Work>& work, RebuildResult result);
+
+  Target& target_;
+  PeerCalls& peers_;
+  const TargetSettings& settings_;
+  const NodeMetrics& metrics_;
+  Pace pace_;
+  std::optional<GroupView> view_;
+  std::unique_ptr<const ec::Codec> codec_;
+
+  bool is_scanning_ = false;
+  bool is_page_open_ = false;
+  bool is_scan_at_end_ = false;
+  bool has_failed_ = false;  // in this pass: another one is needed
+  std::optional<BlockKey> after_;
+  TimePoint not_before_ = TimePoint::min();
+  double fraction_ = 0;
+  RebuildQueue queue_;
+
+  std::size_t surveys_ = 0;
+  std::size_t works_ = 0;
+  std::uint64_t rebuilt_ = 0;
+  std::uint64_t complete_at_epoch_ = 0;
+};
+
+}  // namespace millrace::storage::node
