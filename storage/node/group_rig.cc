@@ -90,6 +90,15 @@ void GroupRig::close(Node& node) {
 }
 
 void GroupRig::open(Node& node) {
+  while (!try_open(node)) {
+    if (!node.disk->is_cut()) return;  // `wrong_` says why
+    ++power_cuts_;                     // again, while it was starting
+    close(node);
+    node.disk->restart();
+  }
+}
+
+bool GroupRig::try_open(Node& node) {
   const index::TargetIdentity identity = {
       .cluster_id = "c",
       .target_id = map_.targets[node.number].id,
@@ -105,10 +114,9 @@ void GroupRig::open(Node& node) {
                                  .write_buffer_bytes = 64 << 10,
                                  .file_system = index::make_simulated_file_system(*node.disk)});
     if (!opened.ok()) {
-      // The power went again while it was opening; whatever else is wrong is for the test to see.
       if (!node.disk->is_cut())
         wrong_.push_back(str_cat("index does not open: ", message_of(opened.status())));
-      return;
+      return false;
     }
     node.index = std::move(*opened);
   } else if (node.index == nullptr) {
@@ -116,12 +124,14 @@ void GroupRig::open(Node& node) {
   }
   auto target = Target::open(options_.settings, *node.io, *node.index, metrics_, now_);
   if (!target.ok()) {
-    wrong_.push_back(str_cat("target does not open: ", message_of(target.status())));
-    return;
+    if (!node.disk->is_cut())
+      wrong_.push_back(str_cat("target does not open: ", message_of(target.status())));
+    return false;
   }
   node.host = std::make_unique<TargetHost>(std::move(*target), options_.settings, *node.link,
                                            metrics_, now_);
   node.host->set_map(map_);
+  return true;
 }
 
 void GroupRig::stop(std::size_t member) { close(*nodes_[member]); }

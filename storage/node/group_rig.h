@@ -88,6 +88,7 @@ class GroupRig {
   };
 
   void open(Node& node);
+  bool try_open(Node& node);
   void close(Node& node);
   void send(std::size_t to, ShardOperation operation, ShardReplyCallback done);
   std::size_t index_of(const std::string& target_id) const;
