@@ -26,7 +26,7 @@ class AddedTokenFinder {
  private:
   struct Pass {
     ByteTrie spellings;
-    std::string firsts;  // the bytes that spellings begin with, each once
+    std::vector<std::string> beginnings;  // every spelling begins with one; no two share a byte
   };
   static void split_at(std::string_view text, const Pass& pass, std::vector<PromptPart>& parts);
 

@@ -71,7 +71,11 @@ class LinearBpe {
     std::uint16_t length = 0;  // 0: cannot appear
     unsigned char first_byte = 0;
     unsigned char last_byte = 0;
+    // A bit for each older token that a merge puts behind this one, or before it; see bit_of().
+    std::uint32_t older_behind = 0;
+    std::uint32_t older_before = 0;
   };
+  static_assert(sizeof(Token) == 32);
 
   explicit LinearBpe(std::size_t tokens)
       : tokens_(tokens),
@@ -82,7 +86,11 @@ class LinearBpe {
   bool add_merges(const TokenizerFile& file, std::vector<std::uint32_t>& number_of);
   void build_trie(const TokenBytes& bytes);
   TokenId* encode_parts(std::string_view piece, Scratch& scratch, TokenId* out) const;
+  static std::uint32_t bit_of(std::uint32_t token) {
+    return std::uint32_t{1} << (token * 0x9E3779B9u >> 27);
+  }
   std::uint32_t merged(std::uint32_t left, std::uint32_t right) const;
+  bool may_touch(const Token& left, const Token& right) const;
   bool stay_apart(std::uint32_t left, std::uint32_t right) const;
 
   HugeVector<Token> tokens_;

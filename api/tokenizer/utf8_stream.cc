@@ -1,5 +1,7 @@
 #include "api/tokenizer/utf8_stream.h"
 
+#include <simdjson.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -103,6 +105,12 @@ void Utf8Stream::finish(std::string& text) {
 }
 
 std::size_t find_invalid_utf8(std::string_view text) {
+  // Nearly every text is valid, and vectors say so ten times as fast; where it is not, they are
+  // mute.
+  constexpr std::size_t kLongBytes = 256;
+  if (text.size() >= kLongBytes && simdjson::validate_utf8(text.data(), text.size())) {
+    return std::string_view::npos;
+  }
   std::size_t at = 0;
   while (at < text.size()) {
     if (static_cast<std::uint8_t>(text[at]) < 0x80) {

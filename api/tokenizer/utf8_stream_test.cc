@@ -57,5 +57,19 @@ TEST(FindInvalidUtf8, NamesTheFirstBadByte) {
   EXPECT_EQ(find_invalid_utf8("ab\xE4\xB8"), 2u);
 }
 
+TEST(FindInvalidUtf8, LooksAtLongTextsAsAtShortOnes) {
+  std::string text;
+  while (text.size() < 1000) text += "a grüße 中 😀 ";
+  EXPECT_EQ(find_invalid_utf8(text), std::string_view::npos);
+  for (std::size_t at = 0; at < text.size(); at += 7) {
+    std::string broken = text;
+    broken[at] = '\xFF';
+    const std::size_t found = find_invalid_utf8(broken);
+    // Inside of a character, the character is what is broken.
+    ASSERT_LE(found, at);
+    ASSERT_GE(found + 3, at);
+  }
+}
+
 }  // namespace
 }  // namespace millrace::api::tokenizer
