@@ -1,6 +1,8 @@
 // millrace-tokenizer-bench: how fast texts become tokens, and what loading a tokenizer costs.
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <atomic>
+#include <cstdint>
 #include <fstream>
 #include <iomanip>
 #include <iostream>
@@ -43,6 +45,7 @@ struct TextResult {
   double alone_mb_per_s = 0;   ///< one thread
   double shared_mb_per_s = 0;  ///< all threads; 0 where the clock cannot tell
   double count_mb_per_s = 0;   ///< counting, one thread
+  double machine_gain = 0;     ///< what the threads gain on arithmetic alone, measured beside
 };
 
 /// The value of a line of /proc/self/status, in MB.
@@ -72,6 +75,43 @@ double median_seconds(const Options& options, const Call& call) {
   return seconds[seconds.size() / 2];
 }
 
+/// A unit of work that needs nothing but a core: half a millisecond of shifts that each wait for
+/// the one before.
+void shift_bits() {
+  constexpr int kRounds = 300'000;
+  static std::atomic<std::uint64_t> sink;  // or the compiler would leave it all out
+  std::uint64_t bits = 88172645463325252;
+  for (int i = 0; i < kRounds; ++i) {
+    bits ^= bits << 13;
+    bits ^= bits >> 7;
+    bits ^= bits << 17;
+  }
+  sink = bits;
+}
+
+/// Speeds of one thread and of the pool's, with the calls of both in turn, so that other work on
+/// the machine hits both alike.
+struct Gain {
+  double alone_seconds = 0;
+  double shared_seconds = 0;
+};
+template <typename Alone, typename Shared>
+Gain median_gain(const Options& options, const Alone& alone, const Shared& shared) {
+  std::vector<double> alone_seconds;
+  std::vector<double> shared_seconds;
+  Options once = options;
+  once.repetitions = 1;
+  for (int i = 0; i < options.repetitions; ++i) {
+    alone_seconds.push_back(median_seconds(once, alone));
+    shared_seconds.push_back(median_seconds(once, shared));
+  }
+  const auto median = [](std::vector<double>& seconds) {
+    std::sort(seconds.begin(), seconds.end());
+    return seconds[seconds.size() / 2];
+  };
+  return {median(alone_seconds), median(shared_seconds)};
+}
+
 absl::StatusOr<TextResult> measure(const Options& options, const Tokenizer& tokenizer,
                                    EncodePool& pool, const std::string& path) {
   ASSIGN_OR_RETURN(const std::string text, read_file(path));
@@ -82,14 +122,24 @@ absl::StatusOr<TextResult> measure(const Options& options, const Tokenizer& toke
   TextResult result{
       .name = path.substr(path.find_last_of('/') + 1), .bytes = text.size(), .tokens = ids.size()};
   const auto check = [&](const Ids& again) { CHECK(again.ok() && again->size() == ids.size()); };
-  result.alone_mb_per_s =
-      megabytes / median_seconds(options, [&] { check(tokenizer.encode_with_special(text)); });
+  const auto alone = [&] { check(tokenizer.encode_with_special(text)); };
   result.count_mb_per_s =
       megabytes / median_seconds(options, [&] { CHECK(tokenizer.count_text(text).ok()); });
   if (options.clock == ClockKind::kWall) {
-    result.shared_mb_per_s = megabytes / median_seconds(options, [&] {
-                               check(tokenizer.encode_with_special(text, &pool));
-                             });
+    const Gain gain =
+        median_gain(options, alone, [&] { check(tokenizer.encode_with_special(text, &pool)); });
+    result.alone_mb_per_s = megabytes / gain.alone_seconds;
+    result.shared_mb_per_s = megabytes / gain.shared_seconds;
+    const auto units = static_cast<std::size_t>(8 * options.threads);
+    const Gain machine = median_gain(
+        options,
+        [&] {
+          for (std::size_t i = 0; i < units; ++i) shift_bits();
+        },
+        [&] { pool.run(units, [](std::size_t) { shift_bits(); }); });
+    result.machine_gain = machine.alone_seconds / machine.shared_seconds;
+  } else {
+    result.alone_mb_per_s = megabytes / median_seconds(options, alone);
   }
   return result;
 }
@@ -101,6 +151,7 @@ void print(const TextResult& result, const Options& options) {
                                 {"tokens", result.tokens},
                                 {"mb_per_s", result.alone_mb_per_s},
                                 {"threads_mb_per_s", result.shared_mb_per_s},
+                                {"machine_gain", result.machine_gain},
                                 {"count_mb_per_s", result.count_mb_per_s}})
               << "\n";
     return;
@@ -108,7 +159,8 @@ void print(const TextResult& result, const Options& options) {
   std::cout << std::left << std::setw(24) << result.name << std::right << std::fixed
             << std::setprecision(1) << std::setw(10) << result.bytes << std::setw(9)
             << result.tokens << std::setw(10) << result.alone_mb_per_s << std::setw(10)
-            << result.shared_mb_per_s << std::setw(10) << result.count_mb_per_s << "\n";
+            << result.shared_mb_per_s << std::setw(10) << result.count_mb_per_s
+            << std::setprecision(2) << std::setw(10) << result.machine_gain << "\n";
 }
 
 absl::Status run(const Options& options) {
@@ -127,7 +179,7 @@ absl::Status run(const Options& options) {
               << resident_mb << " MB (" << before_mb << " before), at most " << memory_mb("VmHWM:")
               << " MB meanwhile\n\n"
               << "text                         bytes   tokens      MB/s  " << options.threads
-              << " thr.  counting\n";
+              << " thr.  counting  machine's gain\n";
   }
   EncodePool pool(options.threads - 1);
   for (const std::string& path : options.texts) {

@@ -65,11 +65,12 @@ for (const [name, file] of texts) {
     const [load, mine] = ours(file);
     if (mine.tokens !== ids.length) throw new Error(`${name}: ${mine.tokens} tokens, theirs ${ids.length}`);
     loads.push(load);
-    rounds.push({ theirs: rate, ours: mine.mb_per_s, threads: mine.threads_mb_per_s });
+    rounds.push({ theirs: rate, ours: mine.mb_per_s, gain: mine.threads_mb_per_s / mine.mb_per_s,
+      machine: mine.machine_gain });
   }
   const of = (key) => median(rounds.map((round) => round[key]));
   results.push({ text: name, bytes, theirs: of('theirs'), ours: of('ours'), ratio: of('ours') / of('theirs'),
-    second_core: options.wall ? of('threads') / of('ours') : null });
+    second_core: options.wall ? of('gain') : null, machine_limit: options.wall ? of('machine') : null });
 }
 fs.rmSync(folder, { recursive: true });
 
@@ -78,11 +79,11 @@ const summary = {
   clock: options.wall ? 'wall' : 'cpu', load1, cpu: os.cpus()[0].model, load_ms: median(loads.map((l) => l.load_ms)),
   resident_mb: median(loads.map((l) => l.resident_mb)), slowest_of_median: median(rates) / Math.min(...rates),
 };
-console.log('| text | bytes | library, MB/s | Millrace, MB/s | ratio | two threads |');
-console.log('| --- | ---: | ---: | ---: | ---: | ---: |');
+console.log('| text | bytes | library, MB/s | Millrace, MB/s | ratio | two threads | arithmetic |');
+console.log('| --- | ---: | ---: | ---: | ---: | ---: | ---: |');
 for (const r of results) {
   console.log(`| ${r.text} | ${r.bytes} | ${r.theirs.toFixed(2)} | ${r.ours.toFixed(1)} | ${r.ratio.toFixed(1)} | ` +
-    `${r.second_core ? `${r.second_core.toFixed(2)}x` : ''} |`);
+    `${r.second_core?.toFixed(2) ?? ''} | ${r.machine_limit?.toFixed(2) ?? ''} |`);
 }
 console.log(JSON.stringify(summary, null, 1));
 if (options.json) fs.writeFileSync(options.json, `${JSON.stringify({ summary, results }, null, 1)}\n`);
