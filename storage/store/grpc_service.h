@@ -6,13 +6,14 @@
 #include "storage/wire/messages.h"
 
 namespace grpc {
+class ServerBuilder;
 class Service;
-}
+}  // namespace grpc
 
 namespace millrace::storage::store {
 
-/// Largest message of an Exchange stream, in bytes: give it to ServerBuilder's
-/// SetMaxReceiveMessageSize. A batch is about kMaxBatchBytes, or one block alone.
+/// Largest message of an Exchange stream, in bytes. A batch is about kMaxBatchBytes, or one block
+/// alone.
 inline constexpr int kMaxMessageBytes = 8 << 20;
 inline constexpr std::size_t kMaxBatchBytes = std::size_t{1} << 20;
 
@@ -34,5 +35,9 @@ struct StorageServiceOptions {
 /// away does no harm: shards are idempotent.
 std::unique_ptr<grpc::Service> make_storage_service(ShardEndpoint& endpoint,
                                                     const StorageServiceOptions& options = {});
+
+/// What a server of this service needs: its message size, and leave for clients to ask whether it
+/// is alive (they give up a connection to a frozen node).
+void configure_storage_server(grpc::ServerBuilder& builder);
 
 }  // namespace millrace::storage::store
