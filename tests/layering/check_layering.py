@@ -79,6 +79,8 @@ def parse_cmake(text, folder):
                     test.links |= {name} | set(sections.get("TEST_DEPS", []))
                     test.files |= own_files(sections["TESTS"], folder)
                 sections.pop("TESTS", None)
+            elif command == "millrace_proto":
+                target.files.add(f"{folder}/{words[1]}.proto")
             else:
                 target.links |= set(sections.get("DEPS", []))
             for keyword in FILE_KEYWORDS:
@@ -198,8 +200,6 @@ class Checker:
         """What a file includes, its target must link, directly or through what it links."""
         mine = self.target_of.get(path)
         theirs = self.target_of.get(included)
-        if theirs is None and included.endswith(".proto"):
-            theirs = self.targets.get(str(Path(included).parent).replace("/", "_"))
         if mine is None or theirs is None or mine is theirs:
             return
         if theirs.name not in self.reachable(mine):
@@ -261,7 +261,7 @@ class Checker:
                     if matches(target.folder, includer) and matches(self.targets[name].folder, forbidden):
                         self.report(place, f"{target.name} reaches {name}, and {includer} must not know {forbidden}")
             for path in target.files:
-                if path not in self.includes:
+                if path not in self.paths:
                     self.report(place, f"{target.name} lists {path}, which does not exist")
 
     def check_cycles(self):

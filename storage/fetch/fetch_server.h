@@ -1,0 +1,54 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/log/log.h"
+#include "common/metrics/metrics.h"
+#include "storage/fetch/block_io.h"
+#include "storage/fetch/fetch_types.h"
+
+namespace millrace::storage::fetch {
+
+/// Largest message of a Connect stream: a fetch of the most keys takes 512 KiB.
+inline constexpr int kMaxMessageBytes = 4 << 20;
+/// Engines connected at one time.
+inline constexpr int kMaxSessions = 64;
+
+struct FetchServerConfig {
+  std::string listen_address;  ///< "unix:/path"
+  std::string host_id;         ///< one fetcher runs under it on a machine
+  std::uint64_t incarnation = 0;
+  std::uint32_t block_bytes = 0;  ///< of the largest block
+  std::size_t read_arena_bytes = 0;
+  std::size_t write_arena_bytes = 0;
+  FetchLimits limits;
+};
+
+/// The fetcher of a machine: api/proto/kvfetch.proto over FetchLoop.
+///
+/// Threads: gRPC's (they decode, queue commands and write) and the loop's. When it is gone, so are
+/// its arenas' names; engines that have them mapped can go on reading what was ready.
+class FetchServer {
+ public:
+  /// Serves when it returns. kInvalidArgument: an address that is no Unix socket, arenas that hold
+  /// no block, a host id that is not plain; kFailedPrecondition: another fetcher runs under that
+  /// host id or at that address; kResourceExhausted: the machine's shared memory has no room for
+  /// the arenas; kUnavailable: the socket cannot be made. `registry` must outlive the server.
+  static absl::StatusOr<std::unique_ptr<FetchServer>> start(const FetchServerConfig& config,
+                                                            std::unique_ptr<BlockIo> io,
+                                                            Registry& registry, const Logger& log);
+  /// Breaks the streams that are left.
+  virtual ~FetchServer() = default;
+
+  /// Refuses new fetches and reservations from now on; what is under way goes on.
+  virtual void begin_drain() = 0;
+  /// Waits until no fetch is open and no block is being read or stored. False at the timeout.
+  virtual bool wait_drained(std::chrono::milliseconds timeout) = 0;
+};
+
+}  // namespace millrace::storage::fetch
