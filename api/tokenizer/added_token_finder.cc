@@ -7,20 +7,19 @@
 namespace millrace::api::tokenizer {
 namespace {
 
-/// Finds any of a few short strings in text, each about as fast as memchr() finds its first byte.
-class Beginnings {
+/// Finds any of a few bytes in text, as fast as memchr() finds each: control tokens begin with one
+/// or two different bytes, which most text has rarely.
+class FirstBytes {
  public:
-  Beginnings(std::string_view text, std::span<const std::string> beginnings)
-      : text_(text), beginnings_(beginnings) {
-    places_.reserve(beginnings.size());
-    for (const std::string& beginning : beginnings) places_.push_back(text_.find(beginning));
+  FirstBytes(std::string_view text, std::string_view bytes) : text_(text), bytes_(bytes) {
+    for (const char byte : bytes_) places_.push_back(text_.find(byte));
   }
 
   /// The first place from `at` on, or npos. `at` must not go back.
   std::size_t next(std::size_t at) {
     std::size_t first = std::string_view::npos;
-    for (std::size_t i = 0; i < beginnings_.size(); ++i) {
-      if (places_[i] < at) places_[i] = text_.find(beginnings_[i], at);
+    for (std::size_t i = 0; i < bytes_.size(); ++i) {
+      if (places_[i] < at) places_[i] = text_.find(bytes_[i], at);
       first = std::min(first, places_[i]);
     }
     return first;
@@ -28,25 +27,9 @@ class Beginnings {
 
  private:
   std::string_view text_;
-  std::span<const std::string> beginnings_;
-  std::vector<std::size_t> places_;  // of each, the next one
+  std::string_view bytes_;
+  std::vector<std::size_t> places_;  // of each byte, the next one
 };
-
-/// Adds a spelling to the strings that each of the spellings begins with: their longest common
-/// prefixes by first byte. The first byte alone, where it is that of Chinese punctuation, would be
-/// found all over a Chinese text.
-void add_beginning(std::string_view spelling, std::vector<std::string>& beginnings) {
-  const auto known = std::find_if(beginnings.begin(), beginnings.end(), [&](const auto& beginning) {
-    return beginning.front() == spelling.front();
-  });
-  if (known == beginnings.end()) {
-    beginnings.emplace_back(spelling);
-    return;
-  }
-  const auto [end, _] =
-      std::mismatch(known->begin(), known->end(), spelling.begin(), spelling.end());
-  known->erase(end, known->end());
-}
 
 }  // namespace
 
@@ -57,7 +40,8 @@ AddedTokenFinder::AddedTokenFinder(std::span<const AddedToken> tokens) {
     for (const AddedToken& token : tokens) {
       if (token.normalized != normalized) continue;
       spellings.push_back({token.content, static_cast<std::uint32_t>(token.id)});
-      add_beginning(token.content, pass.beginnings);
+      const char first = token.content[0];
+      if (pass.firsts.find(first) == std::string::npos) pass.firsts.push_back(first);
     }
     ByteTrie::sort(spellings);
     pass.spellings = ByteTrie(spellings);
@@ -81,7 +65,7 @@ std::vector<PromptPart> AddedTokenFinder::split(std::string_view text) const {
 void AddedTokenFinder::split_at(std::string_view text, const Pass& pass,
                                 std::vector<PromptPart>& parts) {
   std::size_t from = 0;
-  Beginnings candidates(text, pass.beginnings);
+  FirstBytes candidates(text, pass.firsts);
   for (std::size_t at = candidates.next(0); at < text.size();) {
     const ByteTrie::Match match = pass.spellings.longest_prefix(text.substr(at));
     if (match.length == 0) {

@@ -26,7 +26,7 @@ class AddedTokenFinder {
  private:
   struct Pass {
     ByteTrie spellings;
-    std::vector<std::string> beginnings;  // every spelling begins with one; no two share a byte
+    std::string firsts;  // the bytes that spellings begin with, each once
   };
   static void split_at(std::string_view text, const Pass& pass, std::vector<PromptPart>& parts);
 
