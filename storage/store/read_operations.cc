@@ -82,7 +82,7 @@ void ReadOperations::begin(StartRead read, bool is_retry, TimePoint now) {
           .first->second;
   context_.budget.on_read();
   context_.counters.probes += static_cast<std::uint64_t>(std::popcount(probes));
-  const ReadStep step = attempt.plan.start(id, probes);
+  const ReadStep step = attempt.plan.start(rotation_++, probes);
   act(id, attempt, step, now);
   if (!attempt.is_over) context_.set_timer(attempt.read.deadline, TimerKind::kReadDeadline, id);
   arm_overdue(id, attempt);
@@ -254,7 +254,7 @@ void ReadOperations::on_overdue(std::uint64_t attempt_id, TimePoint now) {
         StoreContext::node_of(*attempt.map, attempt.group->members[index_of(member)].target_id),
         now);
   }
-  if (newly == 0) return;
+  if (newly == 0) return arm_overdue(attempt_id, attempt);  // whoever was due first has answered
   attempt.missed |= newly;
   const ReadStep step = attempt.plan.on_overdue(newly, context_.budget);
   act(attempt_id, attempt, step, now);

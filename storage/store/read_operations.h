@@ -67,6 +67,7 @@ class ReadOperations {
   Attempts attempts_;
   std::deque<StartRead> waiting_;
   std::vector<Parked> parked_;
+  std::uint64_t rotation_ = 0;  ///< reads begun: says whom the next one leaves out
 };
 
 }  // namespace millrace::storage::store
