@@ -32,8 +32,28 @@ std::optional<EvictReason> judge_eviction(const EvictionQuestion& question,
 
 std::uint64_t Evictor::wanted() const {
   const SlotTable& slots = target_.slots();
-  return kv::slots_to_free(slots.used_count(), slots.cooling_count() + target_.evicting_count(),
-                           slots.slot_count(), settings_.watermarks);
+  const std::uint64_t leaving = slots.cooling_count() + target_.evicting_count();
+  const std::uint64_t by_marks =
+      kv::slots_to_free(slots.used_count(), leaving, slots.slot_count(), settings_.watermarks);
+  if (!wish_) return by_marks;
+  const std::uint64_t staying = slots.used_count() - std::min(slots.used_count(), leaving);
+  const auto allowed =
+      static_cast<std::uint64_t>(wish_->fraction * static_cast<double>(slots.slot_count()));
+  return std::max(by_marks, staying - std::min(staying, allowed));
+}
+
+void Evictor::evict_to(std::uint64_t request, double fraction, TimePoint now) {
+  if (request <= done_request_ || (wish_ && request <= wish_->request)) return;
+  wish_ = {request, std::clamp(fraction, 0.0, 1.0)};
+  phase_ = Phase::kSpace;
+  after_.reset();
+  not_before_ = now;
+}
+
+void Evictor::end_wish() {
+  if (!wish_) return;
+  done_request_ = wish_->request;
+  wish_.reset();
 }
 
 bool Evictor::is_emergency() const {
@@ -46,6 +66,7 @@ void Evictor::next_phase(TimePoint now) {
   if (phase_ == Phase::kTtl) {
     phase_ = Phase::kSpace;
   } else {
+    end_wish();
     phase_ = Phase::kTtl;
     not_before_ = now + settings_.gc_interval;
   }

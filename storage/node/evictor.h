@@ -43,9 +43,14 @@ class Evictor {
   std::size_t in_flight() const { return leaving_.size(); }
   /// Of the oldest published shard, in minutes, as last looked at; 0 when there is none.
   std::uint32_t oldest_age_minutes() const { return oldest_age_minutes_; }
-  /// Evicts now what matches: people asked. The same way, leases respected. False: leased, not
-  /// there, or this target is not the owner.
+  /// Lets go of one block that this target owns, for a reason of others. False: leased, not there,
+  /// or this target is not the owner.
   bool evict_block(const GroupView& view, const BlockKey& key, TimePoint now);
+  /// People asked for space: evicts, in the usual order, until only this fraction of the slots is
+  /// used; leased blocks stay. `request` names the wish.
+  void evict_to(std::uint64_t request, double fraction, TimePoint now);
+  /// The last wish that was carried out, as far as this target owns; 0: none.
+  std::uint64_t done_request() const { return done_request_; }
 
  private:
   /// A pass looks at shards from the oldest on: first for those whose time is over, then for space.
@@ -56,9 +61,14 @@ class Evictor {
   void start(const GroupView& view, const index::ShardEntry& entry, EvictReason reason,
              TimePoint now);
   std::uint64_t wanted() const;
+  void end_wish();
   bool is_emergency() const;
   void next_phase(TimePoint now);
 
+  struct Wish {
+    std::uint64_t request = 0;
+    double fraction = 0;
+  };
   struct Leaving {
     Generation generation = 0;
     EvictReason reason = EvictReason::kTtl;
@@ -73,6 +83,8 @@ class Evictor {
   std::optional<index::ShardEntry> after_;
   TimePoint not_before_ = TimePoint::min();
   std::uint32_t oldest_age_minutes_ = 0;
+  std::optional<Wish> wish_;
+  std::uint64_t done_request_ = 0;
   std::unordered_map<BlockKey, Leaving, BlockKeyHash> leaving_;
 };
 

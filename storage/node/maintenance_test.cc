@@ -192,6 +192,27 @@ TEST(Group, ALeasedBlockOutlivesTheWatermark) {
   EXPECT_EQ(rig.wrong(), std::vector<std::string>());
 }
 
+TEST(Group, PeopleMayAskForSpaceAndLeasesStay) {
+  GroupRig rig({.slots = 20});
+  for (std::uint64_t key = 1; key <= 10; ++key) ASSERT_TRUE(rig.write_block(key, 10));
+  rig.ask(0, QueryKeys{.keys = {test_key(3)}, .lease = milliseconds(60'000)});
+  for (std::size_t member = 0; member < kMembers; ++member)
+    rig.host(member).evict_to(1, 0.25, rig.now());
+  rig.turns(200, milliseconds(20));
+  std::size_t left = 0;
+  for (std::uint64_t key = 1; key <= 10; ++key) left += rig.shards_of(key) == kMembers ? 1 : 0;
+  EXPECT_EQ(left, 5U);
+  for (std::size_t member = 0; member < kMembers; ++member) {
+    rig.host(member).evict_to(2, 0, rig.now());
+    rig.host(member).evict_to(2, 0, rig.now());  // heard twice, done once
+  }
+  rig.turns(200, milliseconds(20));
+  EXPECT_EQ(rig.shards_of(3), kMembers) << "leased";
+  EXPECT_EQ(rig.host(0).status(rig.now()).published_shards, 1U);
+  for (std::size_t member = 0; member < kMembers; ++member)
+    EXPECT_EQ(rig.host(member).status(rig.now()).evict_request, 2U);
+}
+
 TEST(Group, WhenTheOwnerIsDownTheNextMemberOwns) {
   GroupRig rig({});
   ASSERT_TRUE(rig.write_block(1, 10));
@@ -284,10 +305,12 @@ TEST(Group, AScrubFindsDamageBeforeReadersDo) {
   const auto record = rig.index(2).find(test_key(5)).value().value();
   const std::vector<std::byte> hole(4096);
   rig.disk(2).corrupt(*rig.disk(2).find("/disk/slots"), record.slot * 4096, hole);
-  rig.host(2).start_scrub(rig.now());
+  rig.host(2).start_scrub(1, rig.now());
   rig.turns(500, milliseconds(10));
   const ScrubProgress progress = rig.host(2).status(rig.now()).scrub;
   EXPECT_EQ(progress.passes, 1U);
+  EXPECT_EQ(progress.request, 1U);
+  EXPECT_EQ(progress.total, 8U);
   EXPECT_EQ(progress.checked, 8U);
   EXPECT_EQ(progress.bad, 1U);
   EXPECT_EQ(rig.metrics().defects.with({"scrub", "magic"}).value(), 1);

@@ -9,17 +9,24 @@ double place_of(const BlockKey& key) { return (key.bytes[0] * 256.0 + key.bytes[
 
 }  // namespace
 
-void Scrubber::start(TimePoint now) {
-  if (progress_.is_running) return;
-  const std::uint64_t passes = progress_.passes;
-  progress_ = {.is_running = true, .passes = passes};
+void Scrubber::start(std::uint64_t request, TimePoint now) {
+  if (request <= progress_.request) return;
+  progress_.request = request;
+  begin(now);
+}
+
+void Scrubber::begin(TimePoint now) {
+  progress_ = {.request = progress_.request,
+               .is_running = true,
+               .total = target_.published_count(),
+               .passes = progress_.passes};
   after_.reset();
   is_at_end_ = false;
   next_pass_ = now + settings_.scrub_interval;
 }
 
 void Scrubber::step(TimePoint now) {
-  if (!progress_.is_running && now >= next_pass_) start(now);
+  if (!progress_.is_running && now >= next_pass_) begin(now);
   if (!progress_.is_running || target_.state() == TargetState::kFailed) return;
   while (!is_at_end_ && in_flight_ < kMaxReads && pace_.is_due(now)) {
     const auto entries = target_.index().list(after_, 1);

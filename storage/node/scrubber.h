@@ -10,8 +10,10 @@
 namespace millrace::storage::node {
 
 struct ScrubProgress {
+  std::uint64_t request = 0;  ///< the wish that the last pass fulfils or fulfilled; 0: its own
   bool is_running = false;
-  double fraction = 0;  ///< of the pass under way, by the place in the order of keys
+  double fraction = 0;      ///< of the pass under way, by the place in the order of keys
+  std::uint64_t total = 0;  ///< shards when the pass began
   std::uint64_t checked = 0;
   std::uint64_t bad = 0;
   std::uint64_t passes = 0;  ///< finished since the process started
@@ -28,11 +30,13 @@ class Scrubber {
         next_pass_(now + settings.scrub_start_delay) {}
 
   void step(TimePoint now);
-  /// Begins a pass now, unless one is under way.
-  void start(TimePoint now);
+  /// Begins a pass from the first shard, also when one is under way: people asked, `request` names
+  /// the wish. A wish that was heard already does nothing.
+  void start(std::uint64_t request, TimePoint now);
   const ScrubProgress& progress() const { return progress_; }
 
  private:
+  void begin(TimePoint now);
   void check(const index::ShardEntry& entry, TimePoint now);
 
   Target& target_;

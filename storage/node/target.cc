@@ -107,6 +107,12 @@ std::uint32_t Target::minute(TimePoint now) const {
   return start_minute_ + static_cast<std::uint32_t>(std::max<std::int64_t>(passed, 0));
 }
 
+std::uint64_t Target::published_count() const {
+  const std::uint64_t others =
+      slots_.cooling_count() + slots_.bad_count() + pending_.size() + writing_.size();
+  return slots_.used_count() - std::min(slots_.used_count(), others);
+}
+
 void Target::handle(ShardOperation operation, ShardReplyCallback done, TimePoint now) {
   now_ = std::max(now_, now);
   const char* const name = operation_name(operation);

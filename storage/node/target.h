@@ -114,6 +114,8 @@ class Target {
   index::ShardIndex& index() { return index_; }
   const index::ShardIndex& index() const { return index_; }
   const char* io_kind() const { return io_file_.kind(); }
+  /// Shards that count.
+  std::uint64_t published_count() const;
   const SlotTable& slots() const { return slots_; }
   const LeaseTable& leases() const { return leases_; }
   std::size_t io_in_flight() const { return io_.size(); }

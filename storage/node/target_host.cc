@@ -51,11 +51,13 @@ TargetStatus TargetHost::status(TimePoint now) const {
           .cooling_slots = slots.cooling_count(),
           .bad_slots = slots.bad_count(),
           .slot_bytes = identity.slot_bytes,
+          .published_shards = target_->published_count(),
           .pending_shards = target_->pending().size(),
           .leases = target_->leases().size(),
           .repair_backlog = target_->repair_backlog(),
           .oldest_age_minutes = evictor_.oldest_age_minutes(),
           .minute = target_->minute(now),
+          .evict_request = evictor_.done_request(),
           .scrub = scrubber_.progress(),
           .rebuild = rebuilder_.progress()};
 }

@@ -30,11 +30,13 @@ struct TargetStatus {
   std::uint64_t cooling_slots = 0;
   std::uint64_t bad_slots = 0;
   std::uint32_t slot_bytes = 0;
+  std::uint64_t published_shards = 0;
   std::size_t pending_shards = 0;
   std::size_t leases = 0;
   std::size_t repair_backlog = 0;
   std::uint32_t oldest_age_minutes = 0;
   std::uint32_t minute = 0;
+  std::uint64_t evict_request = 0;  ///< the last one carried out
   ScrubProgress scrub;
   RebuildProgress rebuild;
 };
@@ -63,8 +65,11 @@ class TargetHost {
   /// Call after each batch of events, and at least a few times a second.
   void turn(TimePoint now);
 
-  void start_scrub(TimePoint now) { scrubber_.start(now); }
-  /// See Evictor::evict_block.
+  /// See Scrubber::start, Evictor::evict_to and evict_block.
+  void start_scrub(std::uint64_t request, TimePoint now) { scrubber_.start(request, now); }
+  void evict_to(std::uint64_t request, double fraction, TimePoint now) {
+    evictor_.evict_to(request, fraction, now);
+  }
   bool evict_block(const BlockKey& key, TimePoint now) {
     return view_ && evictor_.evict_block(*view_, key, now);
   }
