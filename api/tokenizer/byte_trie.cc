@@ -85,7 +85,6 @@ void ByteTrie::sort(std::span<Entry> entries) {
 }
 
 ByteTrie::ByteTrie(std::span<const Entry> entries) : ByteTrie() {
-  values_.resize(cells_.size(), kNone);
   FreeCells free;
   std::size_t used = 1;
   std::vector<Subtree> subtrees{{.begin = 0, .end = entries.size()}};
@@ -95,8 +94,8 @@ ByteTrie::ByteTrie(std::span<const Entry> entries) : ByteTrie() {
     Subtree tree = subtrees.back();
     subtrees.pop_back();
     if (tree.begin < tree.end && entries[tree.begin].bytes.size() == tree.depth) {
-      cells_[tree.cell].base |= kHasValue;
-      values_[tree.cell] = entries[tree.begin++].value;
+      cells_[tree.cell].value = entries[tree.begin].value;
+      cells_[tree.cell].rank = entries[tree.begin++].rank;
     }
     bytes.clear();
     begins.clear();
@@ -110,9 +109,8 @@ ByteTrie::ByteTrie(std::span<const Entry> entries) : ByteTrie() {
     const std::uint32_t base = free.find(bytes);
     if (base + 257 > cells_.size()) {
       cells_.resize(std::max(std::size_t{base} + 257, 2 * cells_.size()));
-      values_.resize(cells_.size(), kNone);
     }
-    cells_[tree.cell].base |= base;
+    cells_[tree.cell].base = base;
     for (std::size_t i = 0; i < bytes.size(); ++i) {
       const std::uint32_t cell = base + bytes[i];
       free.take(cell);
@@ -124,8 +122,6 @@ ByteTrie::ByteTrie(std::span<const Entry> entries) : ByteTrie() {
   }
   cells_.resize(used + 256);
   cells_.shrink_to_fit();
-  values_.resize(used);
-  values_.shrink_to_fit();
 }
 
 }  // namespace millrace::api::tokenizer

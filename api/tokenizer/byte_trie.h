@@ -19,6 +19,7 @@ class ByteTrie {
   struct Entry {
     std::string_view bytes;
     std::uint32_t value = 0;  ///< not kNone
+    std::uint32_t rank = 0;   ///< not kNone
   };
   struct Match {
     std::uint32_t value = kNone;
@@ -33,37 +34,31 @@ class ByteTrie {
   /// entries: sorted, each string once and none of them empty.
   explicit ByteTrie(std::span<const Entry> entries);
 
-  /// The longest string that text begins with; kNone when none does.
-  Match longest_prefix(std::string_view text) const {
+  /// The longest string of a rank below `limit` that text begins with; kNone when there is none.
+  Match longest_prefix(std::string_view text, std::uint32_t limit = kNone) const {
     Match best;
-    std::uint32_t best_cell = kNone;
-    std::uint32_t cell = 0;
+    std::uint32_t at = 0;
     for (std::size_t i = 0; i < text.size(); ++i) {
-      const std::uint32_t child =
-          (cells_[cell].base & kBaseMask) + static_cast<unsigned char>(text[i]);
-      if (cells_[child].parent != cell) break;
-      cell = child;
-      if ((cells_[cell].base & kHasValue) != 0) {
-        best_cell = cell;
-        best.length = i + 1;
-      }
+      const std::uint32_t child = cells_[at].base + static_cast<unsigned char>(text[i]);
+      const Cell& cell = cells_[child];
+      if (cell.parent != at) break;
+      at = child;
+      if (cell.rank < limit) best = {cell.value, i + 1};
     }
-    if (best_cell != kNone) best.value = values_[best_cell];
     return best;
   }
 
  private:
-  static constexpr std::uint32_t kHasValue = 1u << 31;
-  static constexpr std::uint32_t kBaseMask = kHasValue - 1;
-
-  /// The child of a cell by byte b is cell base + b, if that one's parent is the cell.
-  struct Cell {
-    std::uint32_t base = 0;  // and kHasValue
+  /// The child of a cell by byte b is cell base + b, if that one's parent is the cell. Value and
+  /// rank lie beside them: a search that had to look elsewhere for these would wait for memory once
+  /// more.
+  struct alignas(16) Cell {
+    std::uint32_t base = 0;
     std::uint32_t parent = kNone;
+    std::uint32_t value = kNone;
+    std::uint32_t rank = kNone;  // of a string that is in the set
   };
-  HugeVector<Cell>
-      cells_;  // the root first; 256 spare ones last, so that base + b is always inside
-  HugeVector<std::uint32_t> values_;  // of the cells with kHasValue; apart, as a search reads one
+  HugeVector<Cell> cells_;  // the root first; 256 spare ones last, so that base + b is inside
 };
 
 }  // namespace millrace::api::tokenizer

@@ -57,7 +57,8 @@ bool LinearBpe::add_merges(const TokenizerFile& file, std::vector<std::uint32_t>
     if (left == kNone || right == kNone || number(merge.result) != kNone) return false;
     // Where the text is the token's own, merging can go another way and never come by this merge.
     // Then it does so everywhere: whatever merges across the text's ends prevents the token, too.
-    if (left == kNever || right == kNever || !may_touch(tokens_[left], tokens_[right]) ||
+    if (left == kNever || right == kNever ||
+        tokens_[right].first_merge >= limit_behind(tokens_[left], tokens_[right].first_byte) ||
         !stay_apart(left, right)) {
       number(merge.result) = kNever;
       continue;
@@ -91,7 +92,8 @@ void LinearBpe::build_trie(const TokenBytes& bytes) {
   HugeVector<ByteTrie::Entry> entries;
   entries.reserve(tokens_.size());
   for (std::uint32_t token = 0; token < tokens_.size(); ++token) {
-    if (tokens_[token].length != 0) entries.push_back({bytes.of(ids_[token]), token});
+    if (tokens_[token].length != 0)
+      entries.push_back({bytes.of(ids_[token]), token, tokens_[token].first_merge});
   }
   ByteTrie::sort(entries);
   std::vector<ByteTrie::Entry> prefixes;  // of the entry before, the longest last, and it itself
@@ -111,12 +113,12 @@ inline std::uint32_t LinearBpe::merged(std::uint32_t left, std::uint32_t right) 
   return token == PackedTable::kNone ? kNone : token;
 }
 
-/// The last step of stay_apart(): what the bytes at the border would have merged into, had they met
-/// before either was taken. At hand without the steps before it, and most pairs that fail, fail
-/// here.
-inline bool LinearBpe::may_touch(const Token& left, const Token& right) const {
-  const std::uint32_t bytes_merge = byte_pairs_[left.last_byte * kBytes + right.first_byte];
-  return bytes_merge >= left.last_merge || bytes_merge > right.first_merge;
+/// The last step of stay_apart(): the bytes at the border must not have merged before either was
+/// taken. Returns what the first_merge of a token behind `left` must be below for that. Most tokens
+/// that do not fit fail here, and the trie leaves them out before anything else of them is read.
+inline std::uint32_t LinearBpe::limit_behind(const Token& left, unsigned char next_byte) const {
+  const std::uint32_t bytes_merge = byte_pairs_[left.last_byte * kBytes + next_byte];
+  return bytes_merge >= left.last_merge ? kNone : bytes_merge;
 }
 
 // Both tokens are undone step by step, the younger first. At each step their facing parts are what
@@ -142,7 +144,7 @@ bool LinearBpe::stay_apart(std::uint32_t left, std::uint32_t right) const {
       right = younger.left;
     }
   }
-  return true;  // may_touch() knows
+  return true;  // limit_behind() knows
 }
 
 TokenId* LinearBpe::encode_parts(std::string_view piece, Scratch& scratch, TokenId* out) const {
@@ -150,15 +152,21 @@ TokenId* LinearBpe::encode_parts(std::string_view piece, Scratch& scratch, Token
   FailedPositions failed(scratch.failed, piece.size());
   std::vector<std::uint32_t>& taken = scratch.tokens;
   taken.clear();
-  const auto fits = [&](std::uint32_t token, std::size_t end) {
-    if (failed.has(end)) return false;
-    if (taken.empty()) return true;
-    return may_touch(tokens_[taken.back()], tokens_[token]) && stay_apart(taken.back(), token);
-  };
   std::size_t at = 0;
+  std::uint32_t limit = kNone;
+  const auto set_limit = [&] {
+    limit = taken.empty()
+                ? kNone
+                : limit_behind(tokens_[taken.back()], static_cast<unsigned char>(piece[at]));
+  };
   auto [token, length] = trie_.longest_prefix(piece);
+  const auto fits = [&](std::uint32_t next, std::size_t end) {
+    return !failed.has(end) && (taken.empty() || stay_apart(taken.back(), next));
+  };
   const auto shorten = [&, &token = token, &length = length] {
-    token = tokens_[token].shorter;
+    do {
+      token = tokens_[token].shorter;
+    } while (token != kNone && tokens_[token].first_merge >= limit);
     length = token == kNone ? 0 : tokens_[token].length;
   };
   while (true) {
@@ -167,7 +175,8 @@ TokenId* LinearBpe::encode_parts(std::string_view piece, Scratch& scratch, Token
       taken.push_back(token);
       at += length;
       if (at == piece.size()) break;
-      const ByteTrie::Match match = trie_.longest_prefix(piece.substr(at));
+      set_limit();
+      const ByteTrie::Match match = trie_.longest_prefix(piece.substr(at), limit);
       token = match.value;
       length = match.length;
     } else {
@@ -176,6 +185,7 @@ TokenId* LinearBpe::encode_parts(std::string_view piece, Scratch& scratch, Token
       token = taken.back();
       taken.pop_back();
       at -= tokens_[token].length;
+      set_limit();
       shorten();  // where it ended has failed
     }
   }

@@ -65,8 +65,8 @@ class LinearBpe {
     std::uint32_t left = 0;  // of a byte: itself, twice
     std::uint32_t right = 0;
     std::uint32_t shorter = kNone;  // the longest token that is a proper prefix
-    // The first merge that took the first byte, and the last byte; of a byte: kNone.
-    std::uint32_t first_merge = kNone;
+    // The first merge that took the first byte (of a byte: kNever), and the last byte (kNone).
+    std::uint32_t first_merge = kNever;
     std::uint32_t last_merge = kNone;
     std::uint16_t length = 0;  // 0: cannot appear
     unsigned char first_byte = 0;
@@ -90,7 +90,7 @@ class LinearBpe {
     return std::uint32_t{1} << (token * 0x9E3779B9u >> 27);
   }
   std::uint32_t merged(std::uint32_t left, std::uint32_t right) const;
-  bool may_touch(const Token& left, const Token& right) const;
+  std::uint32_t limit_behind(const Token& left, unsigned char next_byte) const;
   bool stay_apart(std::uint32_t left, std::uint32_t right) const;
 
   HugeVector<Token> tokens_;
