@@ -16,14 +16,14 @@
 namespace millrace::storage::store {
 
 struct BlockStoreOptions {
-  StoreSettings settings;
+  StoreSettings settings{};
   /// Of generations: processes must not share it.
   std::uint64_t seed = 0;
   /// Operations that wait for the loop; further ones finish at once, as busy.
   std::size_t max_waiting_operations = 8192;
   /// A node knows of a newer map than ours: get it, offer it to the cell, call map_changed(). On
   /// the loop thread; must not block. Empty: the map comes by itself.
-  std::function<void(std::uint64_t epoch)> fetch_map;
+  std::function<void(std::uint64_t epoch)> fetch_map = {};
   /// Where the counters go; null: nowhere. Must outlive the store.
   Registry* registry = nullptr;
 };
