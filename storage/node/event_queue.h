@@ -20,7 +20,7 @@ namespace millrace::storage::node {
 struct QueuedRequest {
   ShardOperation operation;
   ShardReplyCallback done;
-  TimePoint overdue_at = TimePoint::max();
+  TimePoint overdue_at;
 };
 struct PeerReply {
   std::uint64_t call_id = 0;

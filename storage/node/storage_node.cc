@@ -100,7 +100,7 @@ void StorageNode::handle(ShardRequest request, ShardReplyCallback done) {
                         epoch));
   QueuedRequest queued;
   queued.operation = std::move(request.operation);
-  if (request.deadline.count() > 0) queued.overdue_at = Clock::now() + request.deadline;
+  queued.overdue_at = Clock::now() + request.deadline;
   queued.done = [done = std::move(done), epoch](ShardReply reply) {
     reply.map_epoch = epoch;
     done(std::move(reply));

@@ -44,6 +44,8 @@ class StorageNode final : public ShardEndpoint {
   /// kFailedPrecondition: one is of another cluster, layout or size, or another process has it.
   absl::Status open_targets();
 
+  bool is_open() const { return is_open_; }
+
   void handle(ShardRequest request, ShardReplyCallback done) override;
 
   /// In the order of the configuration.

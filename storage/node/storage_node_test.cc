@@ -76,7 +76,8 @@ class StorageNodeTest : public testing::Test {
     node_->handle({.cluster_id = cluster_id,
                    .map_epoch = epoch,
                    .target_id = target_id,
-                   .operation = std::move(operation)},
+                   .operation = std::move(operation),
+                   .deadline = std::chrono::seconds(30)},
                   [&](ShardReply reply) { answer.set_value(std::move(reply)); });
     return future.get();
   }
@@ -153,6 +154,18 @@ TEST_F(StorageNodeTest, ATargetWhoseFolderIsGoneFailsAloneWithItsReason) {
   EXPECT_EQ(node_->status()[2].target_id, "t2");
 }
 
+TEST_F(StorageNodeTest, WhatIsOverdueIsNotBegun) {
+  ASSERT_TRUE(open().ok());
+  std::promise<ShardReply> answer;
+  node_->handle({.cluster_id = "c1",
+                 .map_epoch = 5,
+                 .target_id = "t1",
+                 .operation = ReadShard{test_key(1)},
+                 .deadline = std::chrono::milliseconds(0)},
+                [&](ShardReply reply) { answer.set_value(std::move(reply)); });
+  EXPECT_EQ(answer.get_future().get().result, ShardResult::kOverdue);
+}
+
 TEST_F(StorageNodeTest, AnswersEverythingThatIsQueuedWhenItStops) {
   ASSERT_TRUE(open().ok());
   std::atomic<int> answered = 0;
@@ -161,7 +174,8 @@ TEST_F(StorageNodeTest, AnswersEverythingThatIsQueuedWhenItStops) {
     node_->handle({.cluster_id = "c1",
                    .map_epoch = 5,
                    .target_id = "t1",
-                   .operation = WriteShard{sealed_shard({.key = static_cast<std::uint64_t>(i)})}},
+                   .operation = WriteShard{sealed_shard({.key = static_cast<std::uint64_t>(i)})},
+                   .deadline = std::chrono::seconds(30)},
                   [&](const ShardReply&) { ++answered; });
   node_.reset();
   EXPECT_EQ(answered, kRequests);
