@@ -19,7 +19,9 @@ constexpr JsonValidator::StepTable::StepTable() {
   of(State::kString)['"'] = State::kAfter;
   for (const State state :
        {State::kFirstName, State::kName, State::kColon, State::kFirstValue, State::kValue}) {
-    for (const unsigned char space : {' ', '\t', '\n', '\r'}) of(state)[space] = state;
+    for (const char space : {' ', '\t', '\n', '\r'}) {
+      of(state)[static_cast<unsigned char>(space)] = state;
+    }
   }
   of(State::kFirstName)['"'] = of(State::kName)['"'] = State::kNameString;
   of(State::kColon)[':'] = State::kValue;
