@@ -130,7 +130,7 @@ absl::StatusOr<TextResult> measure(const Options& options, const Tokenizer& toke
         median_gain(options, alone, [&] { check(tokenizer.encode_with_special(text, &pool)); });
     result.alone_mb_per_s = megabytes / gain.alone_seconds;
     result.shared_mb_per_s = megabytes / gain.shared_seconds;
-    const auto units = static_cast<std::size_t>(8 * options.threads);
+    const std::size_t units = std::size_t{8} * static_cast<std::size_t>(options.threads);
     const Gain machine = median_gain(
         options,
         [&] {
