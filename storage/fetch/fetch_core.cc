@@ -175,6 +175,11 @@ bool FetchCore::issue_block(FetchSerial serial, Fetch& fetch, std::uint32_t inde
     start_read(serial, fetch, index, now);
     return true;
   }
+  if (reads_in_flight_ > 0) {
+    // What is under way ends soon, and may bring a slot: so far, nobody keeps us from one.
+    starved_.reset();
+    return false;
+  }
   if (!starved_ || starved_->first != serial) {
     starved_ = {serial, now};
     ++counters_.slot_waits;

@@ -28,8 +28,9 @@ struct ArenaCapacity {
 ///
 /// A fetch is told of ready blocks in the order of its keys, then that it is done. The first block
 /// that cannot be had ends it there: what lies behind is not read, or given back. So does the
-/// deadline. Nothing waits without bound: the first fetch of the queue ends short when no slot
-/// becomes free for FetchLimits::slot_wait; those behind it wait for their turn or their deadline.
+/// deadline. Nothing waits without bound: the first fetch of the queue ends short when engines have
+/// kept every slot for FetchLimits::slot_wait; those behind it wait for their turn or their
+/// deadline.
 ///
 /// Ready blocks are leased to the session until it gives them back, cancels the fetch or ends, or
 /// until FetchLimits::lease after it was told. The slot is used anew only then, under a new
@@ -129,7 +130,7 @@ class FetchCore {
   ReadSlots read_slots_;
   std::uint64_t reads_in_flight_ = 0;
   WriteTable write_table_;
-  /// The fetch at the head of the queue that finds no slot, and since when.
+  /// The fetch at the head of the queue that finds every slot leased, and since when.
   std::optional<std::pair<FetchSerial, TimePoint>> starved_;
   bool is_draining_ = false;
 };

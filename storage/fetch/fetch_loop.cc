@@ -1,5 +1,7 @@
 #include "storage/fetch/fetch_loop.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <chrono>
 #include <optional>
@@ -30,7 +32,9 @@ FetchLoop::FetchLoop(const FetchLimits& limits, std::uint32_t block_bytes, Fetch
                      .write_slots = arenas_.write.slot_count(),
                      .block_bytes = block_bytes}),
       metrics_(registry, arenas_.read.slot_count(), arenas_.write.slot_count()),
-      thread_([this] { run(); }) {}
+      thread_([this] { run(); }) {
+  pthread_setname_np(thread_.native_handle(), "kv-fetch");
+}
 
 FetchLoop::~FetchLoop() {
   is_stopping_ = true;

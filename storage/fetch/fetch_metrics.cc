@@ -45,8 +45,9 @@ FetchMetrics::FetchMetrics(Registry& registry, std::uint32_t read_slots, std::ui
       reads_(registry.counter("millrace_storage_fetch_reads_total", "Blocks read from the store.")),
       unwanted_reads_(registry.counter("millrace_storage_fetch_unwanted_reads_total",
                                        "Blocks that nobody wanted any more when they came.")),
-      slot_waits_(registry.counter("millrace_storage_fetch_slot_waits_total",
-                                   "Times that the first fetch of the queue found no free slot.")),
+      slot_waits_(
+          registry.counter("millrace_storage_fetch_slot_waits_total",
+                           "Times that the first fetch of the queue found every slot leased.")),
       leases_lost_(registry.counter("millrace_storage_fetch_leases_lost_total",
                                     "Slots taken back from an engine at the end of its lease.")),
       stores_(registry.counter("millrace_storage_fetch_stores_total",

@@ -174,12 +174,13 @@ class GrpcFetchServer final : public FetchServer {
                     Registry& registry, const Logger& log);
 
   ~GrpcFetchServer() override {
+    // First, so that the ends of streams take nothing back: what was ready can be copied still.
+    loop_.reset();
     if (grpc_server_ != nullptr) {
       service_->shut_down();
       grpc_server_->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(100));
       grpc_server_->Wait();
     }
-    loop_.reset();
     grpc_server_.reset();
   }
 

@@ -64,7 +64,8 @@ struct FetchLimits {
   /// Blocks of all fetches together.
   std::size_t max_keys = std::size_t{1} << 20;
   std::size_t max_reads_in_flight = 256;
-  /// How long the first fetch of the queue waits for a slot before it ends short.
+  /// How long the first fetch of the queue waits for engines to give a slot back before it ends
+  /// short. No time in which reads are under way counts.
   std::chrono::milliseconds slot_wait{100};
   /// Time of one block read, if the fetch's deadline is not nearer. A read cannot be taken back:
   /// its slot is lost for so long.
@@ -228,8 +229,9 @@ struct FetchCounters {
   std::uint64_t shared_blocks = 0;  ///< of fetches, that another one had read or was reading
   std::uint64_t reads = 0;
   std::uint64_t unwanted_reads = 0;  ///< nobody wanted the block any more when it came
-  std::uint64_t slot_waits = 0;      ///< times that the first fetch of the queue found no slot
-  std::uint64_t leases_lost = 0;     ///< read and write slots taken back at the end of the lease
+  std::uint64_t slot_waits =
+      0;  ///< times that the first fetch of the queue found every slot leased
+  std::uint64_t leases_lost = 0;  ///< read and write slots taken back at the end of the lease
   std::array<std::uint64_t, kStoreEnds> stores{};
 
   std::uint64_t sessions = 0;
