@@ -16,6 +16,7 @@
 #include "common/str_cat.h"
 #include "storage/disk/plain_io.h"
 #include "storage/disk/uring_io.h"
+#include "storage/disk/usrbio_io.h"
 
 namespace millrace::storage::disk {
 namespace {
@@ -175,6 +176,7 @@ absl::Status status_of_errno(int error_number, std::string_view what) {
     case EIO:
     case EILSEQ:
     case EBADMSG:
+    case ENODATA:
       return absl::DataLossError(message);
     case EINVAL:
       return absl::InvalidArgumentError(message);
@@ -195,8 +197,7 @@ absl::StatusOr<std::unique_ptr<SlotIo>> open_slot_file(const SlotFileOptions& op
   if (options.queue_depth < 1 || options.queue_depth > kMaxQueueDepth)
     return absl::InvalidArgumentError(
         str_cat("queue depth ", options.queue_depth, " is not from 1 to ", kMaxQueueDepth));
-  if (options.backend == IoBackend::kUsrbio)
-    return absl::UnavailableError(str_cat(options.path, ": this program has no USRBIO"));
+  if (options.backend == IoBackend::kUsrbio) return open_usrbio_io(options, std::move(sink));
   ASSIGN_OR_RETURN(SlotFile file, open_or_make(options.path, options.bytes));
   if (options.backend == IoBackend::kUring && !file.is_direct())
     return absl::UnavailableError(str_cat(options.path, ": the file system refuses O_DIRECT"));

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -92,6 +93,14 @@ struct SlotFileOptions {
   std::uint64_t bytes = 0;  ///< preallocated when the file is made; an existing one keeps its size
   IoBackend backend = IoBackend::kAuto;
   int queue_depth = 128;
+
+  // Of kUsrbio alone.
+  std::string usrbio_library = "libhf3fs_api_shared.so";
+  /// Longest single read or write; a slot.
+  std::size_t max_operation_bytes = std::size_t{1} << 20;
+  /// An operation that has not ended for so long will not: longer than the minute for which the
+  /// daemon itself goes on trying a dead target.
+  std::chrono::milliseconds dead_after{90'000};
 };
 
 /// Opens a slot file, making and preallocating it when there is none. kResourceExhausted: no room

@@ -1,21 +1,22 @@
 #include "storage/disk/slot_io.h"
 
+#include <dlfcn.h>
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <condition_variable>
-#include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <mutex>
 #include <random>
+#include <thread>
 
 #include "common/str_cat.h"
+#include "storage/disk/usrbio_double.h"
 
 namespace millrace::storage::disk {
 namespace {
@@ -78,12 +79,14 @@ bool is_filled_with(const PageBuffer& buffer, std::uint8_t fill) {
 class SlotIoContract : public testing::TestWithParam<IoBackend> {
  protected:
   void SetUp() override {
-    folder_ = str_cat(testing::TempDir(), "slot_io_", ::getpid());
+    folder_ = str_cat(testing::TempDir(), "slot_io_", ::getpid(), "/", kUsrbioDoubleMount);
     std::filesystem::create_directories(folder_);
     options_ = {
         .path = folder_ + "/slots", .bytes = 64 * kPage, .backend = GetParam(), .queue_depth = 8};
+    options_.usrbio_library = USRBIO_DOUBLE;
     auto opened = open_slot_file(options_, completions_.sink());
-    if (!opened.ok() && opened.status().code() == absl::StatusCode::kUnavailable) {
+    if (GetParam() == IoBackend::kUring &&
+        opened.status().code() == absl::StatusCode::kUnavailable) {
       std::filesystem::remove_all(folder_);
       GTEST_SKIP() << "not on this machine: " << message_of(opened.status());
     }
@@ -131,6 +134,10 @@ TEST_P(SlotIoContract, ANewFileIsAllocatedAndReadsAsZeros) {
   ASSERT_EQ(::stat(options_.path.c_str(), &info), 0);
   EXPECT_GE(static_cast<std::uint64_t>(info.st_blocks) * 512, options_.bytes);
   const SlotCompletion read = run(operation(1, IoKind::kRead, 63 * kPage, kPage, 0xff));
+  if (GetParam() == IoBackend::kUsrbio) {  // where that would be a hole, and holes are errors
+    EXPECT_EQ(read.status.code(), absl::StatusCode::kDataLoss);
+    return;
+  }
   ASSERT_TRUE(read.status.ok());
   EXPECT_TRUE(is_filled_with(read.buffer, 0));
 }
@@ -212,7 +219,8 @@ TEST_P(SlotIoContract, AFolderThatIsNotThereIsNamed) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, SlotIoContract,
-                         testing::Values(IoBackend::kPlain, IoBackend::kUring, IoBackend::kAuto),
+                         testing::Values(IoBackend::kPlain, IoBackend::kUring, IoBackend::kAuto,
+                                         IoBackend::kUsrbio),
                          [](const testing::TestParamInfo<IoBackend>& backend) {
                            switch (backend.param) {
                              case IoBackend::kPlain:
@@ -227,10 +235,82 @@ INSTANTIATE_TEST_SUITE_P(Backends, SlotIoContract,
                            return "Auto";
                          });
 
+class Usrbio : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = str_cat(testing::TempDir(), "usrbio_", ::getpid(), "/", kUsrbioDoubleMount);
+    std::filesystem::create_directories(folder_);
+    options_ = {.path = folder_ + "/lane",
+                .bytes = 64 * kPage,
+                .backend = IoBackend::kUsrbio,
+                .queue_depth = 8,
+                .usrbio_library = USRBIO_DOUBLE,
+                .dead_after = std::chrono::milliseconds(300)};
+    void* const library = ::dlopen(USRBIO_DOUBLE, RTLD_NOW);
+    ASSERT_NE(library, nullptr) << ::dlerror();
+    freeze_ = reinterpret_cast<UsrbioDoubleFreeze>(::dlsym(library, kUsrbioDoubleFreezeName));
+    ASSERT_NE(freeze_, nullptr);
+  }
+  void TearDown() override {
+    freeze_(0);
+    std::filesystem::remove_all(folder_);
+  }
+
+  std::string folder_;
+  SlotFileOptions options_;
+  UsrbioDoubleFreeze freeze_ = nullptr;
+};
+
+TEST_F(Usrbio, AMissingLibraryAndAnotherFileSystemAreNamed) {
+  SlotFileOptions other = options_;
+  other.usrbio_library = "libhf3fs_that_is_not_there.so";
+  auto opened = open_slot_file(other, [](const std::vector<SlotCompletion>&) {});
+  EXPECT_EQ(opened.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_NE(opened.status().message().find(other.usrbio_library), absl::string_view::npos);
+  other = options_;
+  other.path = testing::TempDir() + "elsewhere";
+  opened = open_slot_file(other, [](const std::vector<SlotCompletion>&) {});
+  EXPECT_EQ(opened.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_NE(opened.status().message().find("not on a 3FS mount"), absl::string_view::npos);
+}
+
+TEST_F(Usrbio, AHoleIsAnErrorAndNotZeros) {
+  std::ofstream(options_.path).close();
+  std::filesystem::resize_file(options_.path, options_.bytes);  // all of it is a hole
+  Completions completions;
+  const auto io = open_slot_file(options_, completions.sink()).value();
+  SlotOperation read = operation(1, IoKind::kRead, 0, kPage);
+  ASSERT_TRUE(io->submit(read).ok());
+  io->flush();
+  EXPECT_EQ(completions.wait(1).status.code(), absl::StatusCode::kDataLoss);
+}
+
+TEST_F(Usrbio, ADaemonThatEndsNothingIsGivenUpAndItsMemoryIsLeftAlone) {
+  Completions completions;
+  auto io = open_slot_file(options_, completions.sink()).value();
+  freeze_(1);
+  for (std::uint64_t id = 1; id <= 4; ++id) {
+    SlotOperation read = operation(id, IoKind::kRead, id * kPage, kPage);
+    ASSERT_TRUE(io->submit(read).ok());
+  }
+  io->flush();
+  for (std::uint64_t id = 1; id <= 4; ++id)
+    EXPECT_EQ(completions.wait(id).status.code(), absl::StatusCode::kUnavailable) << id;
+  freeze_(0);  // it was not dead after all, and writes into what it was given
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  for (std::uint64_t id = 11; id <= 30; ++id) {
+    SlotOperation late = operation(id, IoKind::kWrite, 0, kPage);
+    ASSERT_TRUE(io->submit(late).ok());
+    EXPECT_EQ(completions.wait(id).status.code(), absl::StatusCode::kUnavailable) << id;
+  }
+  io.reset();
+  for (const auto& [id, count] : completions.times()) EXPECT_EQ(count, 1) << id;
+}
+
 TEST(SlotFile, ARequestOfHalfAPageIsRefused) {
   const auto opened = open_slot_file(
       {.path = testing::TempDir() + "half", .bytes = kPage + 1, .backend = IoBackend::kPlain},
-      [](std::vector<SlotCompletion>) {});
+      [](const std::vector<SlotCompletion>&) {});
   EXPECT_EQ(opened.status().code(), absl::StatusCode::kInvalidArgument);
 }
 

@@ -1,5 +1,6 @@
 #include <map>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "common/status_macros.h"
@@ -13,7 +14,10 @@ struct Age {
   std::uint32_t touch_minute;
   std::uint32_t inverse_depth;
   BlockKey key;
-  auto operator<=>(const Age&) const = default;
+  bool operator<(const Age& other) const {
+    return std::tie(touch_minute, inverse_depth, key) <
+           std::tie(other.touch_minute, other.inverse_depth, other.key);
+  }
 };
 
 Age age_of(const ShardEntry& entry) {

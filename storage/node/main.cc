@@ -17,7 +17,7 @@
 #include <system_error>
 #include <utility>
 
-#include "common/json.h"
+#include "api/admin/process.h"
 #include "common/log/log.h"
 #include "common/mapped_file.h"
 #include "common/metrics/metrics.h"
@@ -55,7 +55,7 @@ struct Options {
   std::string metrics = "127.0.0.1:0";
   std::string ready_file;
   std::string log_level = "info";
-  std::uint64_t index_cache_mib = 64;
+  std::uint64_t index_cache_mib = 16;
   double ttl_agent_hours = 72;
   double ttl_chatbot_hours = 168;
   std::int64_t slot_grace_ms = 10'000;
@@ -136,7 +136,7 @@ void declare(CLI::App& app, Options& options) {
                  "host:port of /metrics; port 0: any free one")
       ->capture_default_str();
   app.add_option("--ready-file", options.ready_file,
-                 "Written once the node serves: pid, addresses, targets as JSON");
+                 "Written once the node serves: pid and addresses as JSON");
   app.add_option("--log-level", options.log_level, "debug, info, warn, error or off")
       ->capture_default_str();
   declare_policy(app, options);
@@ -366,17 +366,14 @@ absl::StatusOr<std::unique_ptr<grpc::Server>> listen(const Options& options, grp
   return server;
 }
 
-absl::Status write_ready_file(const Options& options, const StorageNode& node,
-                              const std::string& address, const MetricsServer& metrics) {
+absl::Status write_ready_file(const Options& options, const std::string& address,
+                              const MetricsServer& metrics) {
   if (options.ready_file.empty()) return absl::OkStatus();
-  Json targets = Json::array();
-  for (const TargetStatus& status : node.status()) targets.push_back(status.target_id);
-  const Json ready = {{"pid", ::getpid()},
-                      {"address", address},
-                      {"metrics_address", metrics.address()},
-                      {"node_id", options.node_id},
-                      {"targets", targets}};
-  return write_file_atomically(options.ready_file, dump_json(ready) + "\n");
+  api::admin::ReadyFile ready;
+  ready.pid = ::getpid();
+  ready.address = address;
+  ready.metrics_address = metrics.address();
+  return write_file_atomically(options.ready_file, api::admin::to_json(ready) + "\n");
 }
 
 absl::Status run(const Options& options, const Logger& log) {
@@ -405,7 +402,7 @@ absl::Status run(const Options& options, const Logger& log) {
   RETURN_IF_ERROR(wait_for_map(options, *maps, shutdown, log));
   RETURN_IF_ERROR(node.open_targets());
   bell.ring();
-  RETURN_IF_ERROR(write_ready_file(options, node, address, *metrics));
+  RETURN_IF_ERROR(write_ready_file(options, address, *metrics));
   log.info("storage_ready", {{"node_id", options.node_id},
                              {"address", address},
                              {"metrics_address", metrics->address()},

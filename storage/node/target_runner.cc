@@ -112,7 +112,8 @@ absl::StatusOr<std::unique_ptr<TargetRunner::Opened>> TargetRunner::open() {
       disk::open_slot_file({.path = folder.slot_path,
                             .bytes = options_.identity.slot_count * options_.identity.slot_bytes,
                             .backend = folder.backend,
-                            .queue_depth = options_.settings.queue_depth},
+                            .queue_depth = options_.settings.queue_depth,
+                            .max_operation_bytes = options_.identity.slot_bytes},
                            [queue = queue_](std::vector<disk::SlotCompletion> completions) {
                              queue->push(OwedEvent(std::move(completions)));
                            }));
