@@ -26,16 +26,21 @@ std::vector<std::vector<std::byte>> seal_block(const ec::Codec& codec, ShardHead
   data.reserve(k);
   parity.reserve(n - k);
   for (std::size_t i = 0; i < n; ++i) {
+    // Filled as it grows: zeros that are overwritten at once would cost as much as the encoding.
+    shards[i].reserve(kShardHeaderBytes + payload);
+    shards[i].resize(kShardHeaderBytes);
+    if (i < k) {
+      const std::span<const std::byte> rest = block.subspan(std::min(i * payload, block.size()));
+      const std::span<const std::byte> part = rest.first(std::min(payload, rest.size()));
+      shards[i].insert(shards[i].end(), part.begin(), part.end());
+    }
     shards[i].resize(kShardHeaderBytes + payload);
     const std::span<std::byte> bytes = std::span(shards[i]).subspan(kShardHeaderBytes);
-    if (i >= k) {
+    if (i < k) {
+      data.push_back(bytes);
+    } else {
       parity.push_back(bytes);
-      continue;
     }
-    const std::size_t begin = std::min(i * payload, block.size());
-    const std::size_t count = std::min(payload, block.size() - begin);
-    if (count > 0) std::memcpy(bytes.data(), block.data() + begin, count);
-    data.push_back(bytes);
   }
   const absl::Status encoded = codec.encode(data, parity);
   CHECK(encoded.ok(), message_of(encoded));
