@@ -213,7 +213,10 @@ absl::StatusOr<Arena> Arena::create(const ArenaShape& shape) {
 }
 
 Arena::Arena(ArenaShape shape, std::string name, SharedRegion region)
-    : shape_(std::move(shape)), name_(std::move(name)), region_(std::move(region)) {}
+    : shape_(std::move(shape)),
+      name_(std::move(name)),
+      generations_(shape_.slot_count),
+      region_(std::move(region)) {}
 
 ArenaTicket Arena::ticket() const {
   return {.shm_name = name_, .bytes = region_.bytes().size(), .incarnation = shape_.incarnation};
@@ -222,10 +225,9 @@ ArenaTicket Arena::ticket() const {
 void Arena::begin(const SlotRef& ref, SlotState state) {
   CHECK(ref.slot < shape_.slot_count);
   CHECK(state == SlotState::kFilling || state == SlotState::kWriting);
-  Word& word = word_at(region_.writable_bytes(), ref.slot);
-  CHECK(ref.generation > word.load(std::memory_order_relaxed) >> kStateBits,
-        "a slot is used anew under a new generation");
-  word.store(word_of(ref, state), std::memory_order_relaxed);
+  CHECK(ref.generation > generations_[ref.slot], "a slot is used anew under a new generation");
+  generations_[ref.slot] = ref.generation;
+  word_at(region_.writable_bytes(), ref.slot).store(word_of(ref, state), std::memory_order_relaxed);
   // No byte of the new use may be seen before the new generation: pairs with copy_out's fence.
   std::atomic_thread_fence(std::memory_order_release);
 }
@@ -260,10 +262,8 @@ void Arena::retire(const SlotRef& ref) { set_state(ref, SlotState::kFree); }
 
 void Arena::set_state(const SlotRef& ref, SlotState state) {
   CHECK(ref.slot < shape_.slot_count);
-  Word& word = word_at(region_.writable_bytes(), ref.slot);
-  CHECK(word.load(std::memory_order_relaxed) >> kStateBits == ref.generation,
-        "a use of a slot ends before the next begins");
-  word.store(word_of(ref, state), std::memory_order_release);
+  CHECK(ref.generation == generations_[ref.slot], "a use of a slot ends before the next begins");
+  word_at(region_.writable_bytes(), ref.slot).store(word_of(ref, state), std::memory_order_release);
 }
 
 // ---- engines ------------------------------------------------------------------------------------

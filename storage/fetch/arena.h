@@ -131,6 +131,8 @@ class Arena {
 
   ArenaShape shape_;
   std::string name_;
+  /// Of each slot. The table is for engines; those of a write arena could scribble over it.
+  std::vector<std::uint64_t> generations_;
   SharedRegion region_;
 };
 

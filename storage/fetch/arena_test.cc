@@ -225,6 +225,21 @@ TEST(WriteArena, TwoWritersInOneSlotAreFoundOut) {
             absl::StatusCode::kDataLoss);
 }
 
+TEST(WriteArena, AnEngineThatScribblesOverTheTableHarmsNobodyElse) {
+  Arena arena = make_arena(ArenaKind::kWrite);
+  const ArenaTicket ticket = arena.ticket();
+  auto region = SharedRegion::open_writable(ticket.shm_name, ticket.bytes);
+  ASSERT_TRUE(region.ok()) << region.status();
+  arena.begin({0, 1}, SlotState::kWriting);
+  std::memset(region->writable_bytes().data(), 0xFF, 8192);  // header and table
+  EXPECT_EQ(arena.take_sealed({0, 1}, kBlockBytes, 5).status().code(), absl::StatusCode::kDataLoss);
+  arena.retire({0, 1});
+  arena.begin({0, 2}, SlotState::kWriting);
+  const std::vector<std::byte> block = block_of(3);
+  std::memcpy(arena.data({0, 2}, kBlockBytes).data(), block.data(), block.size());
+  EXPECT_TRUE(arena.take_sealed({0, 2}, kBlockBytes, ec::crc32c(block)).ok());
+}
+
 TEST(WriteArena, RefusesBlocksThatDoNotFit) {
   Arena arena = make_arena(ArenaKind::kWrite);
   auto writer = ArenaWriter::open(arena.ticket());

@@ -100,6 +100,7 @@ void FetchCore::apply(FetchBlocks& event, TimePoint now) {
   ++open_fetches_;
   Fetch& fetch = fetches_[serial];
   fetch.asked = std::move(event);
+  fetch.asked_at = now;
   fetch.limit = static_cast<std::uint32_t>(fetch.asked.keys.size());
   fetch.blocks.resize(fetch.limit);
   queue_.emplace(fetch.asked.priority, serial);
@@ -319,6 +320,7 @@ void FetchCore::report(FetchSerial serial, TimePoint now) {
     --open_fetches_;
     queue_.erase({fetch.asked.priority, serial});
     ++counters_.ends[static_cast<std::size_t>(fetch.end)];
+    actions_.emplace_back(MeasureFetch{now - fetch.asked_at});
     tell(session, FetchDone{fetch.asked.request_id, fetch.next_report, fetch.end});
   }
   settle(serial);

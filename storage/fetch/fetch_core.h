@@ -66,6 +66,7 @@ class FetchCore {
   };
   struct Fetch {
     FetchBlocks asked;
+    TimePoint asked_at{};
     std::vector<Block> blocks;
     std::uint32_t limit = 0;        ///< blocks from here on are not wanted
     std::uint32_t next_issue = 0;   ///< none before it is queued

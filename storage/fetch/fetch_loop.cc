@@ -113,6 +113,10 @@ void FetchLoop::perform(const RefuseSession& action, TimePoint) {
   sink_.refuse(action.session, action.reason);
 }
 
+void FetchLoop::perform(const MeasureFetch& action, TimePoint) {
+  metrics_.observe_fetch(std::chrono::duration<double>(action.time).count());
+}
+
 void FetchLoop::deliver() {
   for (auto& [session, events] : outbox_) sink_.deliver(session, std::move(events));
   outbox_.clear();

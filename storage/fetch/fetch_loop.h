@@ -54,6 +54,7 @@ class FetchLoop {
   void perform(const StartStore& action, TimePoint now);
   void perform(Tell& action, TimePoint now);
   void perform(const RefuseSession& action, TimePoint now);
+  void perform(const MeasureFetch& action, TimePoint now);
   void deliver();
 
   EventQueue& queue_;

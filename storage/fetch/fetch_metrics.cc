@@ -64,9 +64,14 @@ FetchMetrics::FetchMetrics(Registry& registry, std::uint32_t read_slots, std::ui
       write_slots_(registry.gauge("millrace_storage_fetch_write_slots",
                                   "Slots for new blocks, by state.",
                                   {{"state", {"free", "writing", "sealed"}}})),
-      leased_blocks_(registry.gauge(
-          "millrace_storage_fetch_leased_blocks",
-          "Ready blocks leased to engines; one that several have counts for each.")) {}
+      leased_blocks_(
+          registry.gauge("millrace_storage_fetch_leased_blocks",
+                         "Ready blocks leased to engines; one that several have counts for each.")),
+      fetch_seconds_(registry.histogram("millrace_storage_fetch_seconds",
+                                        "From the request for a prefix to its end.",
+                                        latency_buckets_seconds())) {}
+
+void FetchMetrics::observe_fetch(double seconds) { fetch_seconds_.observe(seconds); }
 
 void FetchMetrics::publish(const FetchCounters& now) {
   add(fetches_, now.fetches, last_.fetches);

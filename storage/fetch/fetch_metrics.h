@@ -13,6 +13,7 @@ class FetchMetrics {
 
   /// Adds what has come since the last call, and sets what is there now.
   void publish(const FetchCounters& now);
+  void observe_fetch(double seconds);
 
  private:
   const std::uint32_t read_slot_count_;
@@ -34,6 +35,7 @@ class FetchMetrics {
   MetricFamily<Gauge> read_slots_;
   MetricFamily<Gauge> write_slots_;
   Gauge leased_blocks_;
+  Histogram fetch_seconds_;
 };
 
 }  // namespace millrace::storage::fetch

@@ -263,6 +263,9 @@ class FetchOracle {
     std::visit([&](const auto& event) { check_told(action.session, event); }, action.event);
   }
   void check(const RefuseSession&) {}
+  void check(const MeasureFetch& action) {
+    if (action.time < std::chrono::nanoseconds::zero()) problem("a fetch ended before it began");
+  }
 
   void check_told(SessionId session, const BlockReady& event) {
     const FetchName name{session, event.request_id};

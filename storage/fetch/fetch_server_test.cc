@@ -171,6 +171,7 @@ TEST_F(FetchServerTest, AWholePrefixComesThrough) {
     return has_metric("millrace_storage_fetch_read_slots{state=\"free\"} 64");
   })) << registry_->exposition();
   EXPECT_TRUE(has_metric("millrace_storage_fetch_ends_total{reason=\"complete\"} 1"));
+  EXPECT_TRUE(has_metric("millrace_storage_fetch_seconds_count 1"));
   std::vector<std::byte> out(kBlockBytes);
   EXPECT_EQ(client->copy_out(outcome.slots[0], keys[0], out).code(), absl::StatusCode::kAborted);
 }

@@ -216,8 +216,13 @@ struct RefuseSession {
   std::string reason;
 };
 
-using FetchAction =
-    std::variant<StartRead, PublishSlot, RetireSlot, OpenSlot, StartStore, Tell, RefuseSession>;
+/// For metrics: a fetch has ended, so long after it was asked for.
+struct MeasureFetch {
+  std::chrono::nanoseconds time{0};
+};
+
+using FetchAction = std::variant<StartRead, PublishSlot, RetireSlot, OpenSlot, StartStore, Tell,
+                                 RefuseSession, MeasureFetch>;
 using FetchActions = std::vector<FetchAction>;
 
 /// Sums since the start, and at the end what is there now.
