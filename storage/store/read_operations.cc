@@ -9,6 +9,9 @@
 namespace millrace::storage::store {
 namespace {
 
+/// The subject of deadlines of reads that wait, for room or for a map. No attempt has this id.
+constexpr std::uint64_t kNotBegun = 0;
+
 std::size_t index_of(int member) { return static_cast<std::size_t>(member); }
 
 Standing standing_of(const StorageMap& map, const Member& member, const NodeScores& scores) {
@@ -26,6 +29,7 @@ void ReadOperations::start(StartRead read, TimePoint now) {
     return miss(read, MissReason::kNoMap);
   if (waiting_.empty() && has_room(*context_.map)) return begin(std::move(read), false, now);
   if (waiting_.size() >= context_.settings.max_waiting_reads) return miss(read, MissReason::kBusy);
+  context_.set_timer(read.deadline, TimerKind::kReadDeadline, kNotBegun);
   waiting_.push_back(std::move(read));
   context_.counters.waiting_reads = waiting_.size();
 }
@@ -39,16 +43,10 @@ bool ReadOperations::has_room(const StorageMap& map) const {
 }
 
 void ReadOperations::admit_waiting(TimePoint now) {
-  while (!waiting_.empty() && context_.map != nullptr) {
-    const bool is_overdue = waiting_.front().deadline <= now;
-    if (!is_overdue && !has_room(*context_.map)) break;
+  while (!waiting_.empty() && has_room(*context_.map)) {
     StartRead read = std::move(waiting_.front());
     waiting_.pop_front();
-    if (is_overdue) {
-      miss(read, MissReason::kBusy);
-    } else {
-      begin(std::move(read), false, now);
-    }
+    begin(std::move(read), false, now);
   }
   context_.counters.waiting_reads = waiting_.size();
 }
@@ -131,7 +129,7 @@ void ReadOperations::on_answer(const Outstanding& note, ShardReply reply, TimePo
   if (is_parked) {
     // Groups may have changed: another try with the newer map, which has been asked for.
     parked_.push_back({.read = attempt.read, .epoch = reply.map_epoch});
-    context_.set_timer(attempt.read.deadline, TimerKind::kReadDeadline, 0);
+    context_.set_timer(attempt.read.deadline, TimerKind::kReadDeadline, kNotBegun);
     attempt.plan.on_deadline();
   }
   const ShardVerdict verdict = judge(attempt, note.member, reply);
@@ -262,18 +260,26 @@ void ReadOperations::on_overdue(std::uint64_t attempt_id, TimePoint now) {
 }
 
 void ReadOperations::on_deadline(std::uint64_t attempt_id, TimePoint now) {
+  if (attempt_id == kNotBegun) return expire_unbegun(now);
   const auto found = attempts_.find(attempt_id);
-  if (found != attempts_.end() && !found->second.is_over) {
-    found->second.plan.on_deadline();
-    act(attempt_id, found->second, {}, now);
-    erase_if_settled(found);
-  }
+  if (found == attempts_.end() || found->second.is_over) return;
+  found->second.plan.on_deadline();
+  act(attempt_id, found->second, {}, now);
+  erase_if_settled(found);
+}
+
+void ReadOperations::expire_unbegun(TimePoint now) {
+  std::erase_if(waiting_, [&](const StartRead& read) {
+    if (read.deadline > now) return false;
+    miss(read, MissReason::kBusy);
+    return true;
+  });
+  context_.counters.waiting_reads = waiting_.size();
   std::erase_if(parked_, [&](const Parked& parked) {
     if (parked.read.deadline > now) return false;
     miss(parked.read, MissReason::kNoMap);
     return true;
   });
-  admit_waiting(now);
 }
 
 void ReadOperations::on_map(TimePoint now) {

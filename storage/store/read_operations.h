@@ -61,6 +61,7 @@ class ReadOperations {
   void end(Attempt& attempt);
   void erase_if_settled(Attempts::iterator found);
   void admit_waiting(TimePoint now);
+  void expire_unbegun(TimePoint now);
   bool has_room(const StorageMap& map) const;
 
   StoreContext& context_;

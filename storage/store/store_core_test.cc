@@ -266,6 +266,42 @@ TEST(StoreCore, TheWindowsAreBounded) {
     EXPECT_TRUE(rig.read_result(reads[static_cast<std::size_t>(i)]).is_hit());
 }
 
+TEST(StoreCore, AReadThatWaitsForRoomKeepsItsDeadline) {
+  StoreSettings settings;
+  settings.read_window_bytes = 1;
+  StoreRig rig(simulated_map(10, 2, 1, kBlockBytes), 1, settings);
+  rig.write(key_of(1), block_of(1));
+  rig.run_for(seconds(1));
+  for (int i = 0; i < 12; ++i) rig.nodes().set_fault(target(i), TargetFault::kSilent);
+  const OperationId first = rig.read(key_of(1), seconds(10));
+  const OperationId second = rig.read(key_of(1), milliseconds(20));
+  const TimePoint start = rig.now();
+  rig.run_for(seconds(1));
+  EXPECT_FALSE(rig.has_finished(first));
+  EXPECT_EQ(rig.read_result(second).miss, MissReason::kBusy);
+  EXPECT_EQ(rig.finished_at(second), start + milliseconds(20));
+  EXPECT_EQ(rig.core().counters().waiting_reads, 0U);
+}
+
+// Quorum is all who are left: the first refusal alone makes it impossible.
+TEST(StoreCore, AStaleMapOfADegradedGroupIsRenewedToo) {
+  const auto degraded = [](std::uint64_t epoch) {
+    auto map = std::make_shared<StorageMap>(*simulated_map(10, 2, 1, kBlockBytes, epoch));
+    map->groups[0].members[0].state = map->groups[0].members[1].state = MemberState::kDown;
+    return map;
+  };
+  StoreRig rig(degraded(1), 3);
+  rig.nodes().set_map(degraded(2));
+  const OperationId write = rig.write(key_of(2), block_of(2));
+  rig.run_for(milliseconds(50));
+  rig.event(MapChanged{degraded(2)});
+  rig.run_for(seconds(1));
+  EXPECT_EQ(rig.write_outcome(write), WriteOutcome::kStored);
+  const OperationId read = rig.read(key_of(2));
+  rig.run_for(seconds(1));
+  EXPECT_EQ(rig.read_result(read).block, block_of(2));
+}
+
 TEST(StoreCore, WithoutAMapEverythingIsAMiss) {
   StoreCore core({}, 1);
   const TimePoint now{seconds(1)};

@@ -12,6 +12,11 @@ namespace {
 /// A write that is over may still be settling: answers to what it has sent get so much time.
 constexpr std::chrono::seconds kSettleTime{10};
 
+/// The subject of deadlines of writes that wait for a map. No attempt has this id.
+constexpr std::uint64_t kNotBegun = 0;
+/// Writes that wait for a map, outside of the window; further ones fail.
+constexpr std::size_t kMaxParked = 256;
+
 /// The block, and as much again and more in shards.
 std::size_t window_bytes_of(const StorageMap& map, std::size_t block_bytes) {
   return block_bytes + sealed_shard_bytes(block_bytes, map.data_shards) *
@@ -110,24 +115,34 @@ void WriteOperations::on_answer(const Outstanding& note, const ShardReply& reply
   CHECK(found != attempts_.end(), "an attempt lives until its last answer");
   Attempt& attempt = found->second;
   if (reply.result == ShardResult::kUnavailable) context_.scores.on_miss(note.node_id, now);
-  WriteStep step =
-      attempt.plan.on_reply(note.member, reply.result, reply.generation, reply.is_published, now);
-  const bool is_stale = reply.result == ShardResult::kStaleMap;
-  if (is_stale && !attempt.is_reported && !attempt.is_retry && !attempt.plan.outcome()) {
-    const WriteStep given_up = attempt.plan.abandon(WriteOutcome::kNoMap);
-    step.publish |= given_up.publish;
-    step.drop |= given_up.drop;
-    step.repair |= given_up.repair;
-    if (attempt.plan.outcome() == WriteOutcome::kNoMap) {
-      attempt.is_reported = true;
-      context_.set_timer(attempt.write.deadline, TimerKind::kWriteDeadline, 0);
-      StartWrite again = attempt.write;
-      again.block = std::move(attempt.write.block);
-      parked_.push_back({.write = std::move(again), .epoch = reply.map_epoch});
-    }
+  WriteStep step;
+  const bool may_retry = !attempt.is_reported && !attempt.is_retry && !attempt.plan.outcome() &&
+                         parked_.size() < kMaxParked;
+  if (reply.result == ShardResult::kStaleMap && may_retry) {
+    // Groups may have changed: another try with the newer map, which has been asked for.
+    step = attempt.plan.abandon(WriteOutcome::kNoMap);
+    if (attempt.plan.outcome() == WriteOutcome::kNoMap) park(attempt, reply.map_epoch);
   }
+  const WriteStep answered =
+      attempt.plan.on_reply(note.member, reply.result, reply.generation, reply.is_published, now);
+  step.write |= answered.write;
+  step.publish |= answered.publish;
+  step.drop |= answered.drop;
+  step.repair |= answered.repair;
   act(found->first, attempt, step, now);
   erase_if_settled(found);
+}
+
+void WriteOperations::park(Attempt& attempt, std::uint64_t epoch) {
+  attempt.is_reported = true;
+  context_.set_timer(attempt.write.deadline, TimerKind::kWriteDeadline, kNotBegun);
+  parked_.push_back({.write = {.id = attempt.write.id,
+                               .key = attempt.write.key,
+                               .block = std::move(attempt.write.block),
+                               .depth = attempt.write.depth,
+                               .ttl = attempt.write.ttl,
+                               .deadline = attempt.write.deadline},
+                     .epoch = epoch});
 }
 
 void WriteOperations::on_deadline(std::uint64_t attempt_id, TimePoint now) {

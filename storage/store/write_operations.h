@@ -44,6 +44,8 @@ class WriteOperations {
   void act(std::uint64_t attempt_id, Attempt& attempt, const WriteStep& step, TimePoint now);
   void send_shards(std::uint64_t attempt_id, const Attempt& attempt, MemberMask members,
                    TimePoint now);
+  /// Takes the block out of an attempt that has given up, for another one with a newer map.
+  void park(Attempt& attempt, std::uint64_t epoch);
   void report(OperationId id, WriteOutcome outcome);
   void erase_if_settled(Attempts::iterator found);
 
