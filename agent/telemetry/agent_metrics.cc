@@ -9,7 +9,7 @@ namespace millrace::agent::telemetry {
 namespace {
 
 const LabelSet& roles() {
-  static const LabelSet set = {"role", {"prefill", "decode", "entrypoint"}};
+  static const LabelSet set = {"role", api::admin::process_role_names()};
   return set;
 }
 

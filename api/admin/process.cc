@@ -34,6 +34,8 @@ std::string_view process_role_name(ProcessRole role) {
   return kRoleNames[static_cast<std::size_t>(role)];
 }
 
+std::vector<std::string> process_role_names() { return {kRoleNames.begin(), kRoleNames.end()}; }
+
 absl::StatusOr<ProcessRole> parse_process_role(std::string_view name) {
   return parse_name<ProcessRole>(kRoleNames, name, "role");
 }

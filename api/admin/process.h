@@ -15,6 +15,8 @@ enum class ProcessRole { kPrefill, kDecode, kEntrypoint, kStorage };
 /// "prefill", "decode", "entrypoint" or "storage".
 std::string_view process_role_name(ProcessRole role);
 absl::StatusOr<ProcessRole> parse_process_role(std::string_view name);
+/// All of them, in the order of the enumeration: the values of a metric's label.
+std::vector<std::string> process_role_names();
 
 /// What a supervised process should be. Equal specs need no restart.
 struct ProcessSpec {

@@ -6,11 +6,6 @@
 namespace millrace::controller::server {
 namespace {
 
-const std::vector<std::string>& role_names() {
-  static const std::vector<std::string> names = {"prefill", "decode", "entrypoint", "storage"};
-  return names;
-}
-
 const std::vector<std::string>& worker_states() {
   static const std::vector<std::string> names = {"starting", "ready",   "draining", "backoff",
                                                  "failing",  "pending", "lost"};
@@ -29,9 +24,10 @@ ControllerMetrics::ControllerMetrics(Registry& registry)
       view_version_(registry.gauge("millrace_controller_view_version", "Routing view version.")),
       nodes_(registry.gauge("millrace_controller_nodes", "Nodes.", {{"state", {"alive", "dead"}}})),
       desired_(registry.gauge("millrace_controller_desired_workers", "Desired workers.",
-                              {{"role", role_names()}})),
-      workers_(registry.gauge("millrace_controller_workers", "Placed workers.",
-                              {{"role", role_names()}, {"state", worker_states()}})) {}
+                              {{"role", api::admin::process_role_names()}})),
+      workers_(registry.gauge(
+          "millrace_controller_workers", "Placed workers.",
+          {{"role", api::admin::process_role_names()}, {"state", worker_states()}})) {}
 
 void ControllerMetrics::observe(
     const core::StoredState& state,

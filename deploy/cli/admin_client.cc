@@ -53,6 +53,9 @@ struct AdminClient::Impl {
   }
 
   absl::StatusOr<std::string> get(std::string_view path) { return body_of(http.get(url(path))); }
+  absl::StatusOr<std::string> post(std::string_view path, std::string body) {
+    return body_of(http.post(url(path), std::move(body)));
+  }
 
   std::string address;
   HttpClient http;
@@ -79,6 +82,28 @@ absl::StatusOr<std::vector<api::admin::NodeInfo>> AdminClient::nodes() {
 absl::StatusOr<std::vector<api::admin::InstanceInfo>> AdminClient::instances() {
   ASSIGN_OR_RETURN(const std::string body, impl_->get("/api/v1/instances"));
   return api::admin::parse_instances(body);
+}
+
+absl::StatusOr<api::admin::StorageStatus> AdminClient::storage() {
+  ASSIGN_OR_RETURN(const std::string body, impl_->get("/api/v1/storage"));
+  return api::admin::parse_storage_status(body);
+}
+
+absl::StatusOr<api::admin::StorageStatus> AdminClient::replace_target(
+    const api::admin::StorageReplace& replace) {
+  ASSIGN_OR_RETURN(const std::string body,
+                   impl_->post("/api/v1/storage/replace", to_json(replace)));
+  return api::admin::parse_storage_status(body);
+}
+
+absl::StatusOr<api::admin::StorageWish> AdminClient::scrub() {
+  ASSIGN_OR_RETURN(const std::string body, impl_->post("/api/v1/storage/scrub", "{}"));
+  return api::admin::parse_storage_wish(body);
+}
+
+absl::StatusOr<api::admin::StorageWish> AdminClient::evict(const api::admin::StorageEvict& evict) {
+  ASSIGN_OR_RETURN(const std::string body, impl_->post("/api/v1/storage/evict", to_json(evict)));
+  return api::admin::parse_storage_wish(body);
 }
 
 bool AdminClient::is_ready(const std::string& server_address) {

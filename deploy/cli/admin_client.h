@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "api/admin/cluster.h"
 #include "api/admin/node.h"
+#include "api/admin/storage.h"
 
 namespace millrace::deploy::cli {
 
@@ -23,6 +24,12 @@ class AdminClient {
   absl::StatusOr<api::admin::DesiredState> desired();
   absl::StatusOr<std::vector<api::admin::NodeInfo>> nodes();
   absl::StatusOr<std::vector<api::admin::InstanceInfo>> instances();
+
+  absl::StatusOr<api::admin::StorageStatus> storage();
+  absl::StatusOr<api::admin::StorageStatus> replace_target(
+      const api::admin::StorageReplace& replace);
+  absl::StatusOr<api::admin::StorageWish> scrub();
+  absl::StatusOr<api::admin::StorageWish> evict(const api::admin::StorageEvict& evict);
 
   /// Whether GET /ready of the server at host:port answers 200.
   bool is_ready(const std::string& server_address);

@@ -8,6 +8,7 @@
 
 #include "common/str_cat.h"
 #include "deploy/cli/recipe_arguments.h"
+#include "deploy/cli/storage_arguments.h"
 
 namespace millrace::deploy::cli {
 namespace {
@@ -25,6 +26,7 @@ struct AllOptions {
   BenchOptions bench;
   EvalOptions eval;
   RecipeOptions recipe;
+  StorageOptions storage;
 };
 
 void add_data_dir(CLI::App& command, std::string& data_dir) {
@@ -70,6 +72,11 @@ CLI::App* add_up(CLI::App& app, UpOptions& up) {
       ->add_option("--max-sequences", up.max_sequences,
                    "Sequences per worker at a time (0: its own default)")
       ->check(CLI::NonNegativeNumber);
+  command
+      ->add_option("--kv-bytes", up.kv_bytes,
+                   "Room on disk for KV of prompts that were seen, for example 2GiB; 0 stores none")
+      ->transform(CLI::AsSizeValue(false))
+      ->capture_default_str();
   command->add_option("--wait-s", up.wait_s, "Give up when it is not ready after so many seconds")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
@@ -242,6 +249,7 @@ Parsed parse_arguments(int argc, const char* const* argv, const Surroundings& su
                            &options.bench.server.data_dir, &options.eval.server.data_dir}) {
     *dir = data_dir;
   }
+  for (std::string* dir : data_dirs_of(options.storage)) *dir = data_dir;
   const CLI::App* up = add_up(app, options.up);
   const CLI::App* down = add_down(app, options.down);
   const CLI::App* status = add_status(app, options.status);
@@ -250,6 +258,7 @@ Parsed parse_arguments(int argc, const char* const* argv, const Surroundings& su
   const CLI::App* bench = add_bench(app, options.bench);
   const CLI::App* eval = add_eval(app, options.eval);
   const RecipeApps recipe = add_recipe(app, options.recipe);
+  const StorageApps storage = add_storage(app, options.storage);
 
   try {
     app.parse(argc, argv);
@@ -268,6 +277,7 @@ Parsed parse_arguments(int argc, const char* const* argv, const Surroundings& su
         &options.eval.model_dir}) {
     make_absolute(*path, surroundings);
   }
+  for (std::string* path : data_dirs_of(options.storage)) make_absolute(*path, surroundings);
   if (up->parsed()) return {.command = options.up};
   if (down->parsed()) return {.command = options.down};
   if (status->parsed()) return {.command = options.status};
@@ -275,6 +285,13 @@ Parsed parse_arguments(int argc, const char* const* argv, const Surroundings& su
   if (complete->parsed()) return {.command = options.complete};
   if (bench->parsed()) return {.command = options.bench};
   if (eval->parsed()) return {.command = options.eval};
+  if (storage.nodes->parsed()) return {.command = options.storage.nodes};
+  if (storage.replace->parsed()) return {.command = options.storage.replace};
+  if (storage.status->parsed()) return {.command = options.storage.status};
+  if (storage.scrub->parsed()) return {.command = options.storage.scrub};
+  if (storage.evict->parsed()) return {.command = options.storage.evict};
+  if (storage.check->parsed()) return {.command = options.storage.check};
+  if (storage.bench->parsed()) return {.command = options.storage.bench};
   complete_recipe(options.recipe, default_model_dir(surroundings.program_dir));
   if (recipe.render->parsed()) return {.command = options.recipe.render};
   if (recipe.parse->parsed()) return {.command = options.recipe.parse};

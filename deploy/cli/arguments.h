@@ -6,6 +6,7 @@
 
 #include "deploy/cli/commands.h"
 #include "deploy/cli/recipe_command.h"
+#include "deploy/cli/storage_commands.h"
 
 namespace millrace::deploy::cli {
 
@@ -28,7 +29,9 @@ std::string default_model_dir(const std::string& program_dir);
 
 using Command =
     std::variant<UpOptions, DownOptions, StatusOptions, ChatOptions, CompleteOptions, BenchOptions,
-                 EvalOptions, RecipeRenderOptions, RecipeParseOptions, RecipeEncodeOptions>;
+                 EvalOptions, RecipeRenderOptions, RecipeParseOptions, RecipeEncodeOptions,
+                 StorageNodesOptions, StorageReplaceOptions, KvStatusOptions, KvScrubOptions,
+                 KvEvictOptions, KvCheckOptions, KvBenchOptions>;
 
 /// A command to run, or (help, version, a mistake) an exit status after something was printed.
 struct Parsed {

@@ -26,8 +26,9 @@ struct UpOptions {
   std::string entrypoint = "127.0.0.1:8000";
   std::string controller = "127.0.0.1:8080";
   std::string data_dir = {};
-  int kv_blocks = 0;      ///< 0: the worker's own default
-  int max_sequences = 0;  ///< 0: the worker's own default
+  int kv_blocks = 0;                                ///< 0: the worker's own default
+  int max_sequences = 0;                            ///< 0: the worker's own default
+  std::uint64_t kv_bytes = std::uint64_t{2} << 30;  ///< on disk, for KV of prompts; 0: none
   int wait_s = 120;
   bool is_detached = false;
   bool is_json = false;

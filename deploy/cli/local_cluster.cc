@@ -22,6 +22,8 @@
 #include "common/status_macros.h"
 #include "common/str_cat.h"
 #include "deploy/cli/admin_client.h"
+#include "deploy/cli/block_keys.h"
+#include "deploy/cli/cluster_secret.h"
 #include "deploy/cli/listen_address.h"
 
 namespace millrace::deploy::cli {
@@ -117,7 +119,7 @@ struct Progress {
 /// once: waiting for the agent's next try would only hide the reason.
 Progress assess(const std::vector<InstanceInfo>& instances, const DesiredState& desired) {
   Progress progress;
-  progress.wanted = desired.prefill + desired.decode + desired.entrypoint;
+  progress.wanted = desired.prefill + desired.decode + desired.entrypoint + desired.storage.nodes;
   for (const InstanceInfo& instance : instances) {
     if (!instance.is_wanted) continue;
     for (const InstanceWorker& worker : instance.workers) {
@@ -163,6 +165,20 @@ std::string node_id_of(const std::string& data_dir) {
       static_cast<std::uint8_t>(hash >> 24), static_cast<std::uint8_t>(hash >> 16),
       static_cast<std::uint8_t>(hash >> 8), static_cast<std::uint8_t>(hash)};
   return str_cat("local-", to_hex(bytes));
+}
+
+/// One storage node with as many targets as a group has members: what the disk of one machine can
+/// do, in the same form as on many.
+absl::StatusOr<api::admin::DesiredStorage> storage_of(const UpOptions& options) {
+  api::admin::DesiredStorage storage;
+  if (options.kv_bytes == 0) return storage;
+  ASSIGN_OR_RETURN(const std::size_t block_bytes,
+                   kv_block_bytes(options.model_dir, options.engine));
+  storage.nodes = 1;
+  storage.targets_per_node = storage.data_shards + storage.parity_shards;
+  storage.target_bytes = static_cast<std::int64_t>(options.kv_bytes) / storage.targets_per_node;
+  storage.block_bytes = static_cast<std::int64_t>(block_bytes);
+  return storage;
 }
 
 absl::StatusOr<std::string> find_address(std::string_view flag, const std::string& wanted) {
@@ -282,6 +298,8 @@ absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::start(const UpOption
 
   std::string model_id = options.model_id;
   if (model_id.empty()) model_id = std::filesystem::path(options.model_dir).filename().string();
+  ASSIGN_OR_RETURN(const api::admin::DesiredStorage storage, storage_of(options));
+  RETURN_IF_ERROR(load_or_create_secret(options.data_dir).status());
   const std::string threads = str_cat(threads_per_worker(options.prefill + options.decode));
   auto impl = std::unique_ptr<Impl>(new Impl{
       .lock = *std::move(lock),
@@ -298,7 +316,9 @@ absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::start(const UpOption
                   .engine = options.engine,
                   .entrypoint_listen = entrypoint,
                   .kv_blocks = options.kv_blocks,
-                  .max_sequences = options.max_sequences},
+                  .max_sequences = options.max_sequences,
+                  .step_rows = 0,
+                  .storage = storage},
       .controller = Impl::make_server(
           options, "controller",
           {"--listen", controller, "--data-dir", options.data_dir + "/controller"}),

@@ -42,6 +42,27 @@ struct Run {
     return run_bench_serve(options, terminal);
   }
   int operator()(const cli::EvalOptions& options) const { return run_eval(options, terminal); }
+  int operator()(const cli::StorageNodesOptions& options) const {
+    return run_storage_nodes(options, terminal);
+  }
+  int operator()(const cli::StorageReplaceOptions& options) const {
+    return run_storage_replace(options, terminal);
+  }
+  int operator()(const cli::KvStatusOptions& options) const {
+    return run_kv_status(options, terminal);
+  }
+  int operator()(const cli::KvScrubOptions& options) const {
+    return run_kv_scrub(options, terminal);
+  }
+  int operator()(const cli::KvEvictOptions& options) const {
+    return run_kv_evict(options, terminal);
+  }
+  int operator()(const cli::KvCheckOptions& options) const {
+    return run_kv_check(options, terminal);
+  }
+  int operator()(const cli::KvBenchOptions& options) const {
+    return run_kv_bench(options, terminal);
+  }
   int operator()(const cli::RecipeRenderOptions& options) const {
     return run_recipe_render(options, terminal);
   }

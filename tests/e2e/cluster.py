@@ -26,7 +26,7 @@ SLOWNESS = float(os.environ.get("MILLRACE_TEST_SLOWNESS", "1"))
 def millrace(*arguments, data_dir, timeout=180, **options):
     """Runs `millrace` to its end with --data-dir; returns the finished process with its output as text."""
     command, rest = list(arguments[:1]), list(arguments[1:])
-    if command == ["bench"]:
+    if command[0] in ("bench", "kv", "storage"):
         command, rest = command + rest[:1], rest[1:]
     return subprocess.run(
         [str(BIN / "millrace"), *command, "--data-dir", str(data_dir), *map(str, rest)],
@@ -71,9 +71,11 @@ def read_metrics(address):
 
 class Cluster:
     """Runs from start() to stop(); also a context manager. Only processes of this cluster are ever
-    signalled, by pid."""
+    signalled, by pid. Without --kv-bytes it stores no KV: most tests are about something else."""
 
     def __init__(self, *arguments, model=NANO):
+        if "--kv-bytes" not in arguments:
+            arguments = ("--kv-bytes", "0", *arguments)
         self.data_dir = Path(tempfile.mkdtemp(prefix="millrace-e2e-"))
         self.arguments = ["--model", str(model), *arguments]
         self.record = None

@@ -25,13 +25,16 @@ def is_running(pid):
 
 
 class Commands(ClusterTest):
+    UP_ARGUMENTS = ("--kv-bytes", "48MiB")
+
     def millrace(self, *arguments, **options):
         return millrace(*arguments, data_dir=self.cluster.data_dir, **options)
 
     def test_up_reports_addresses_and_pids(self):
         record = self.cluster.record
         self.assertEqual(set(record), {"entrypoint", "controller", "data_dir", "pids"})
-        self.assertEqual(set(record["pids"]), {"up", "controller", "agent", "prefill", "decode", "entrypoint"})
+        self.assertEqual(set(record["pids"]),
+                         {"up", "controller", "agent", "prefill", "decode", "entrypoint", "storage"})
         for role, pids in record["pids"].items():
             self.assertEqual(len(pids), 1, role)
             self.assertTrue(is_running(pids[0]), role)
@@ -45,7 +48,7 @@ class Commands(ClusterTest):
         status = json.loads(self.millrace("status", "--json").stdout)
         self.assertEqual(status["entrypoint"], self.cluster.entrypoint)
         self.assertEqual({w["role"]: w["state"] for w in status["workers"]},
-                         {"prefill": "ready", "decode": "ready", "entrypoint": "ready"})
+                         {"prefill": "ready", "decode": "ready", "entrypoint": "ready", "storage": "ready"})
         text = self.millrace("status")
         self.assertEqual(text.returncode, 0)
         self.assertIn("decode-0", text.stdout)
