@@ -9,7 +9,8 @@ namespace {
 constexpr std::size_t kPage = 128;   // shards looked at a time
 constexpr int kTtlPagesPerStep = 2;  // between two TTLs there may be millions: no haste
 constexpr int kSpacePagesPerStep = 8;
-constexpr auto kNothing = std::nullopt;  // it stays
+constexpr auto kStepPause = std::chrono::milliseconds(5);  // requests come first
+constexpr auto kNothing = std::nullopt;                    // it stays
 
 }  // namespace
 
@@ -75,9 +76,9 @@ void Evictor::next_phase(TimePoint now) {
 void Evictor::step(const GroupView& view, TimePoint now) {
   if (now < not_before_ || target_.state() != TargetState::kServing) return;
   const int pages = phase_ == Phase::kTtl ? kTtlPagesPerStep : kSpacePagesPerStep;
-  for (int page = 0; page < pages; ++page) {
-    if (!look_at_page(view, now)) return;
+  for (int page = 0; page < pages && look_at_page(view, now); ++page) {
   }
+  not_before_ = std::max(not_before_, now + kStepPause);
 }
 
 /// False: enough for this step.

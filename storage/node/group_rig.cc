@@ -172,7 +172,7 @@ std::size_t GroupRig::member_at(std::size_t place) const {
   return index_of(map_.groups[0].members[place].target_id);
 }
 
-void GroupRig::send(std::size_t to, ShardOperation operation, ShardReplyCallback done) {
+void GroupRig::send(std::size_t to, ShardOperation operation, const ShardReplyCallback& done) {
   messages_.push_back(
       {to, nodes_[to]->life, [this, operation = std::move(operation), done](Node& node) {
          node.host->on_request(operation, done, now_);

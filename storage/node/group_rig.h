@@ -90,7 +90,7 @@ class GroupRig {
   void open(Node& node);
   bool try_open(Node& node);
   void close(Node& node);
-  void send(std::size_t to, ShardOperation operation, ShardReplyCallback done);
+  void send(std::size_t to, ShardOperation operation, const ShardReplyCallback& done);
   std::size_t index_of(const std::string& target_id) const;
   std::vector<std::vector<std::byte>> shards_for(std::uint64_t key, Generation generation,
                                                  TtlClass ttl, std::uint32_t depth) const;

@@ -250,6 +250,20 @@ TEST(Group, AMemberThatReturnsFromAnEmptyDiskIsFilledAgain) {
   EXPECT_EQ(rig.wrong(), std::vector<std::string>());
 }
 
+TEST(Group, AMemberThatMissedTheMapThatCalledItDownComparesAgain) {
+  GroupRig rig({});
+  ASSERT_TRUE(rig.write_block(1, 10));
+  rig.set_state(2, MemberState::kRebuilding);
+  rig.turns(200, milliseconds(10));
+  ASSERT_EQ(rig.host(2).status(rig.now()).rebuild.complete_at_epoch, rig.map().epoch);
+  // Cut off for a while: a block is written without it, and it sees only the map after that.
+  ASSERT_EQ(rig.ask(2, DropShard{test_key(1), 0})->result, ShardResult::kOk);
+  rig.change_map([](StorageMap&) {});
+  rig.turns(1000, milliseconds(10));
+  EXPECT_EQ(rig.shards_of(1), kMembers);
+  EXPECT_EQ(rig.host(2).status(rig.now()).rebuild.complete_at_epoch, rig.map().epoch);
+}
+
 TEST(Group, AReturningMemberDropsWhatTheOthersEvictedAndCatchesUpOnTheRest) {
   GroupRig rig({});
   for (std::uint64_t key = 1; key <= 6; ++key) ASSERT_TRUE(rig.write_block(key, 10));

@@ -6,6 +6,7 @@ namespace millrace::storage::node {
 namespace {
 
 constexpr std::size_t kMaxInquiries = 64;
+constexpr auto kLookInterval = std::chrono::milliseconds(100);
 
 }  // namespace
 
@@ -38,6 +39,8 @@ ListShards list_exactly(const BlockKey& key) {
 }
 
 void PendingResolver::step(const GroupView& view, TimePoint now) {
+  if (now < next_look_) return;
+  next_look_ = now + kLookInterval;
   for (const auto& [key, pending] : target_.pending()) {
     if (asked_.size() >= kMaxInquiries) return;
     if (now - pending.since >= settings_.pending_timeout && asked_.count(key) == 0)

@@ -40,6 +40,7 @@ class PendingResolver {
   PeerCalls& peers_;
   const TargetSettings& settings_;
   const NodeMetrics& metrics_;
+  TimePoint next_look_ = TimePoint::min();
   std::unordered_set<BlockKey, BlockKeyHash> asked_;
 };
 

@@ -76,6 +76,7 @@ void Rebuilder::step(const GroupView& view, TimePoint now) {
   if (target_.state() != TargetState::kServing) return;
   follow_map(view, now);
   if (codec_ == nullptr || now < not_before_) return;
+  if (is_doubtful(view, now)) start_scan(view);
   if (view.live_others().size() < static_cast<std::size_t>(view.data_shards)) {
     not_before_ = now + kRetryDelay;  // nothing can be made from so few
     return;
@@ -103,14 +104,21 @@ void Rebuilder::follow_map(const GroupView& view, TimePoint now) {
   const bool is_empty_start = !view_ && target_.started_empty();
   if ((is_rebuilding && (is_new_place || !was_rebuilding)) || is_empty_start) {
     complete_at_epoch_ = 0;
-    start_scan();
+    start_scan(view);
     not_before_ = now;
   }
   view_ = view;
-  if (complete_at_epoch_ != 0) complete_at_epoch_ = view.epoch;
 }
 
-void Rebuilder::start_scan() {
+/// The map goes on calling us rebuilding, although we said that we are not: we may have been down
+/// in between, without having seen the map that said so.
+bool Rebuilder::is_doubtful(const GroupView& view, TimePoint now) const {
+  return view.own().state == MemberState::kRebuilding && !is_scanning_ &&
+         complete_at_epoch_ < view.epoch && now - complete_since_ > kRetryDelay;
+}
+
+void Rebuilder::start_scan(const GroupView& view) {
+  scan_epoch_ = view.epoch;
   is_scanning_ = true;
   is_scan_at_end_ = false;
   has_failed_ = false;
@@ -189,12 +197,13 @@ void Rebuilder::act(const BlockKey& key, const std::optional<Copy>& own, BlockVe
 
 void Rebuilder::finish_pass(TimePoint now) {
   if (has_failed_ || queue_.has_overflowed()) {
-    start_scan();
+    start_scan(*view_);
     not_before_ = now + kRetryDelay;
     return;
   }
   is_scanning_ = false;
-  complete_at_epoch_ = view_->epoch;
+  complete_at_epoch_ = scan_epoch_;
+  complete_since_ = now;
 }
 
 void Rebuilder::repair_next(TimePoint now) {

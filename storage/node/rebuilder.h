@@ -21,8 +21,9 @@ struct RebuildProgress {
   double fraction = 0;        ///< of the comparison, by the place in the order of keys
   std::size_t backlog = 0;    ///< blocks known to lack their shard here
   std::uint64_t rebuilt = 0;  ///< since the process started, repairs included
-  /// Everything that peers have is here, as of this epoch; 0: not known yet. What the controller
-  /// waits for to call the member up again.
+  /// Everything that peers have is here, as compared under the map of this epoch (where the
+  /// comparison began); 0: not known yet. What the controller waits for to call the member up
+  /// again.
   std::uint64_t complete_at_epoch = 0;
 };
 
@@ -51,7 +52,8 @@ class Rebuilder {
   struct Work;    // one block being made again
 
   void follow_map(const GroupView& view, TimePoint now);
-  void start_scan();
+  void start_scan(const GroupView& view);
+  bool is_doubtful(const GroupView& view, TimePoint now) const;
 
   void scan_page(const GroupView& view, TimePoint now);
   void merge_page(const std::shared_ptr<Page>& page, TimePoint now);
@@ -90,7 +92,9 @@ class Rebuilder {
   std::size_t surveys_ = 0;
   std::size_t works_ = 0;
   std::uint64_t rebuilt_ = 0;
+  std::uint64_t scan_epoch_ = 0;  // when the comparison began
   std::uint64_t complete_at_epoch_ = 0;
+  TimePoint complete_since_;
 };
 
 }  // namespace millrace::storage::node
