@@ -3,6 +3,7 @@
 #include <liburing.h>
 
 #include <cerrno>
+#include <chrono>
 #include <condition_variable>
 #include <mutex>
 #include <thread>
@@ -16,6 +17,9 @@ namespace millrace::storage::disk {
 namespace {
 
 constexpr std::uint64_t kStop = ~std::uint64_t{0};  // user data of the last entry
+
+constexpr int kMaxRefusals = 100'000;
+constexpr auto kRefusalPause = std::chrono::microseconds(200);  // 20 s in all
 
 struct Ring {
   io_uring ring{};
@@ -80,11 +84,11 @@ class UringIo final : public SlotIo {
     while (io_uring_sq_ready(&ring_->ring) > 0) {
       const int submitted = io_uring_submit(&ring_->ring);
       if (submitted >= 0) continue;
-      // The kernel is short of memory or the completion ring is full for the moment: the reaper
-      // works on it. Anything else, or for ever, is not an error that I/O has.
+      // The kernel is short of memory for the moment. Anything else, or for ever, is not an error
+      // that I/O has.
       CHECK(submitted == -EAGAIN || submitted == -EBUSY || submitted == -EINTR);
-      CHECK(++failures < 10000, "the kernel accepts no I/O");
-      std::this_thread::yield();
+      CHECK(++failures < kMaxRefusals, "the kernel accepts no I/O");
+      std::this_thread::sleep_for(kRefusalPause);
     }
   }
 
