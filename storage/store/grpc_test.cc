@@ -150,24 +150,23 @@ class GrpcTest : public ::testing::Test {
 TEST_F(GrpcTest, ManyRequestsOfManyThreadsAreAnsweredOnceEach) {
   const Server server(nodes_);
   const auto transport = make_grpc_transport();
-  constexpr int kThreads = 4;
-  constexpr int kEach = 500;
+  constexpr std::size_t kThreads = 4;
+  constexpr std::size_t kEach = 500;
   std::vector<std::thread> threads;
   threads.reserve(kThreads);
-  for (int t = 0; t < kThreads; ++t) {
+  for (std::size_t t = 0; t < kThreads; ++t) {
     threads.emplace_back([&, t] {
-      for (int i = 0; i < kEach; ++i) {
+      for (std::size_t i = 0; i < kEach; ++i) {
         // The epoch is that of a batch: mixing epochs splits batches.
-        transport->send(server.address(),
-                        request_of(QueryKeys{{key_of(static_cast<std::uint32_t>(i))}, {}},
-                                   static_cast<std::uint64_t>(1 + (i + t) % 2)),
-                        replies_.next());
+        transport->send(
+            server.address(),
+            request_of(QueryKeys{{key_of(static_cast<std::uint32_t>(i))}, {}}, 1 + (i + t) % 2),
+            replies_.next());
       }
     });
   }
   for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(replies_.count_of(ShardResult::kOk, kThreads * kEach),
-            static_cast<std::size_t>(kThreads * kEach));
+  EXPECT_EQ(replies_.count_of(ShardResult::kOk, kThreads * kEach), kThreads * kEach);
 }
 
 TEST_F(GrpcTest, ANodeThatIsNotThereIsUnavailableAndFoundWhenItComes) {
@@ -355,7 +354,7 @@ TEST_F(GrpcTest, AStoreReadsAndWritesOverStreams) {
   nodes_.set_fault("t2", TargetFault::kFlipBit);
   nodes_.set_fault("t9", TargetFault::kBusy);
   for (std::uint32_t i = 0; i < kBlocks; ++i) {
-    store.read(key_of(i), seconds(30), [&, i](ReadResult result) {
+    store.read(key_of(i), seconds(30), [&, i](const ReadResult& result) {
       EXPECT_EQ(result.block, block_of(i, 113920));
       EXPECT_EQ(result.depth, i);
       count();

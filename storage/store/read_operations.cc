@@ -23,14 +23,14 @@ Standing standing_of(const StorageMap& map, const Member& member, const NodeScor
 
 }  // namespace
 
-void ReadOperations::start(StartRead read, TimePoint now) {
+void ReadOperations::start(const StartRead& read, TimePoint now) {
   ++context_.counters.reads;
   if (context_.map == nullptr || context_.map->groups.empty())
     return miss(read, MissReason::kNoMap);
-  if (waiting_.empty() && has_room(*context_.map)) return begin(std::move(read), false, now);
+  if (waiting_.empty() && has_room(*context_.map)) return begin(read, false, now);
   if (waiting_.size() >= context_.settings.max_waiting_reads) return miss(read, MissReason::kBusy);
   context_.set_timer(read.deadline, TimerKind::kReadDeadline, kNotBegun);
-  waiting_.push_back(std::move(read));
+  waiting_.push_back(read);
   context_.counters.waiting_reads = waiting_.size();
 }
 
@@ -44,14 +44,14 @@ bool ReadOperations::has_room(const StorageMap& map) const {
 
 void ReadOperations::admit_waiting(TimePoint now) {
   while (!waiting_.empty() && has_room(*context_.map)) {
-    StartRead read = std::move(waiting_.front());
+    const StartRead read = waiting_.front();
     waiting_.pop_front();
-    begin(std::move(read), false, now);
+    begin(read, false, now);
   }
   context_.counters.waiting_reads = waiting_.size();
 }
 
-void ReadOperations::begin(StartRead read, bool is_retry, TimePoint now) {
+void ReadOperations::begin(const StartRead& read, bool is_retry, TimePoint now) {
   const StorageMap& map = *context_.map;
   const Group& group = group_of(map, read.key);
   std::vector<Standing> standings;
@@ -67,7 +67,7 @@ void ReadOperations::begin(StartRead read, bool is_retry, TimePoint now) {
   const std::size_t n = group.members.size();
   Attempt& attempt =
       attempts_
-          .emplace(id, Attempt{.read = std::move(read),
+          .emplace(id, Attempt{.read = read,
                                .map = context_.map,
                                .codec = context_.codec,
                                .group = &group,
@@ -284,12 +284,12 @@ void ReadOperations::expire_unbegun(TimePoint now) {
 
 void ReadOperations::on_map(TimePoint now) {
   std::vector<Parked> ready;
-  std::erase_if(parked_, [&](Parked& parked) {
+  std::erase_if(parked_, [&](const Parked& parked) {
     if (parked.epoch > context_.map->epoch) return false;
-    ready.push_back(std::move(parked));
+    ready.push_back(parked);
     return true;
   });
-  for (Parked& parked : ready) begin(std::move(parked.read), true, now);
+  for (const Parked& parked : ready) begin(parked.read, true, now);
   admit_waiting(now);
 }
 

@@ -19,7 +19,7 @@ class ReadOperations {
  public:
   explicit ReadOperations(StoreContext& context) : context_(context) {}
 
-  void start(StartRead read, TimePoint now);
+  void start(const StartRead& read, TimePoint now);
   void on_answer(const Outstanding& note, ShardReply reply, TimePoint now);
   void on_deadline(std::uint64_t attempt_id, TimePoint now);
   void on_overdue(std::uint64_t attempt_id, TimePoint now);
@@ -50,7 +50,7 @@ class ReadOperations {
   };
   using Attempts = std::map<std::uint64_t, Attempt>;
 
-  void begin(StartRead read, bool is_retry, TimePoint now);
+  void begin(const StartRead& read, bool is_retry, TimePoint now);
   void ask(std::uint64_t attempt_id, Attempt& attempt, MemberMask members, TimePoint now);
   void arm_overdue(std::uint64_t attempt_id, const Attempt& attempt);
   ShardVerdict judge(Attempt& attempt, int member, ShardReply& reply);

@@ -47,15 +47,13 @@ class Scenario {
       const int next = pick(deadlines_passed);
       if (next >= 0) {
         answer(next);
-      } else if (plan_.is_finished()) {
-        break;
-      } else if (const MemberMask fresh = plan_.waiting() & ~overdue_; fresh != 0) {
-        overdue_ |= fresh;
-        deadlines_passed = true;
-        take(plan_.on_overdue(fresh, budget_));
-      } else {
-        break;
+        continue;
       }
+      const MemberMask fresh = plan_.waiting() & ~overdue_;
+      if (plan_.is_finished() || fresh == 0) break;
+      overdue_ |= fresh;
+      deadlines_passed = true;
+      take(plan_.on_overdue(fresh, budget_));
     }
     if (!plan_.is_finished()) plan_.on_deadline();
   }

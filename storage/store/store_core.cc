@@ -14,7 +14,7 @@ StoreActions StoreCore::on_event(StoreEvent event, TimePoint now) {
   return std::exchange(context_.actions, {});
 }
 
-void StoreCore::on(StartRead& read, TimePoint now) {
+void StoreCore::on(const StartRead& read, TimePoint now) {
   if (is_stopped_) {
     ++context_.counters.reads;
     ++context_.counters.misses[static_cast<std::size_t>(MissReason::kShutdown)];
@@ -22,7 +22,7 @@ void StoreCore::on(StartRead& read, TimePoint now) {
         FinishRead{read.id, {.miss = MissReason::kShutdown, .block = {}}});
     return;
   }
-  reads_.start(std::move(read), now);
+  reads_.start(read, now);
 }
 
 void StoreCore::on(StartWrite& write, TimePoint now) {

@@ -43,7 +43,7 @@ class StoreCore {
   const StorageMap* map() const { return context_.map.get(); }
 
  private:
-  void on(StartRead& read, TimePoint now);
+  void on(const StartRead& read, TimePoint now);
   void on(StartWrite& write, TimePoint now);
   void on(StartQuery& query, TimePoint now);
   void on(TouchBlocks& touch, TimePoint now);

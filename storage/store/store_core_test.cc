@@ -247,7 +247,7 @@ TEST_F(StoreCoreTest, AStoppedCoreFinishesEverythingAndTakesLateAnswers) {
 
 TEST(StoreCore, TheWindowsAreBounded) {
   StoreSettings settings;
-  settings.read_window_bytes = 3 * 11 * sealed_shard_bytes(kBlockBytes, 10);
+  settings.read_window_bytes = std::size_t{3} * 11 * sealed_shard_bytes(kBlockBytes, 10);
   settings.max_waiting_reads = 2;
   settings.write_window_bytes = 1;
   StoreRig rig(simulated_map(10, 2, 1, kBlockBytes), 1, settings);
@@ -258,6 +258,7 @@ TEST(StoreCore, TheWindowsAreBounded) {
   EXPECT_EQ(rig.write_outcome(first), WriteOutcome::kStored);
 
   std::vector<OperationId> reads;
+  reads.reserve(6);
   for (int i = 0; i < 6; ++i) reads.push_back(rig.read(key_of(1)));
   EXPECT_EQ(rig.core().counters().waiting_reads, 2U);
   EXPECT_EQ(rig.read_result(reads[5]).miss, MissReason::kBusy);
@@ -452,7 +453,7 @@ void run_chaos(std::uint64_t seed) {
 }
 
 TEST(StoreCore, UnderFaultsNoWrongByteIsReadAndNothingIsLeftOver) {
-  for (std::uint64_t seed = 0; seed < 400; ++seed) {
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
     run_chaos(seed);
     if (HasFailure()) FAIL() << "seed " << seed;
   }

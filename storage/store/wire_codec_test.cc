@@ -143,7 +143,9 @@ TEST(WireCodec, WhatCannotBeReadIsNamed) {
             "a block key of 0 bytes, 32 is possible");
   EXPECT_EQ(decode([](Item& item) { item.mutable_query()->set_keys(std::string(33, 'k')); }),
             "block keys of 33 bytes: a multiple of 32, at most 4096 keys, is possible");
-  EXPECT_EQ(decode([](Item& item) { item.mutable_query()->set_keys(std::string(32 * 4097, 'k')); }),
+  EXPECT_EQ(decode([](Item& item) {
+              item.mutable_query()->set_keys(std::string(std::size_t{32} * 4097, 'k'));
+            }),
             "block keys of 131104 bytes: a multiple of 32, at most 4096 keys, is possible");
   EXPECT_EQ(decode([](Item& item) { item.mutable_touch()->set_ttl_class(2); }),
             "TTL class 2, 0 and 1 are possible");
