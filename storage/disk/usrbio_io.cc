@@ -154,9 +154,9 @@ class UsrbioIo final : public SlotIo {
     if (!is_read) std::memcpy(piece(place), operation.buffer.data(), bytes);
     (is_read ? has_reads_ : has_writes_) = true;
     // Rings are as long as the table, and an entry is free again only after it was reaped.
-    const int prepared = lent_->api.prepare(
-        is_read ? &lent_->reads : &lent_->writes, &lent_->region, is_read, piece(place), file_.fd(),
-        operation.offset, bytes, reinterpret_cast<const void*>(place));
+    const int prepared =
+        lent_->api.prepare(is_read ? &lent_->reads : &lent_->writes, &lent_->region, is_read,
+                           piece(place), file_.fd(), operation.offset, bytes, &table_[place]);
     if (prepared >= 0) return;
     refused_.emplace_back(place, -prepared);
     changed_.notify_all();
@@ -171,8 +171,9 @@ class UsrbioIo final : public SlotIo {
         die(str_cat("waiting for I/O: ", std::string_view(std::strerror(-count))));
       std::vector<SlotCompletion> completions;
       for (int i = 0; i < count; ++i) {
-        const auto place =
-            reinterpret_cast<std::size_t>(reaped[static_cast<std::size_t>(i)].user_data);
+        const auto* const entry =
+            static_cast<const Entry*>(reaped[static_cast<std::size_t>(i)].user_data);
+        const auto place = static_cast<std::size_t>(entry - table_.data());
         take(place, reaped[static_cast<std::size_t>(i)].result, completions);
       }
       hand_over(std::move(completions));
@@ -294,7 +295,7 @@ class UsrbioIo final : public SlotIo {
   }
 
   /// Ends everything. No place becomes free: what is in flight may still be written to.
-  void die(std::string reason) {
+  void die(const std::string& reason) {
     std::vector<SlotCompletion> completions;
     {
       std::lock_guard lock(mutex_);

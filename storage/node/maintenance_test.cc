@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "storage/node/group_rig.h"
+#include "storage/node/pace.h"
 
 namespace millrace::storage::node {
 namespace {
@@ -88,6 +89,44 @@ TEST(RebuildQueue, TakesTheMostEndangeredFirstThenThoseUsedLast) {
   EXPECT_EQ(queue.pop()->key, test_key(2));
   EXPECT_EQ(queue.pop()->key, test_key(1));
   EXPECT_FALSE(queue.pop());
+}
+
+TEST(Pace, KeepsToItsRateAndSavesNothingUp) {
+  Pace pace(100);
+  TimePoint now = TimePoint() + seconds(100);
+  EXPECT_TRUE(pace.is_due(now));
+  pace.spend(50, now);
+  EXPECT_FALSE(pace.is_due(now + milliseconds(499)));
+  EXPECT_TRUE(pace.is_due(now + milliseconds(500)));
+  now += seconds(1000);
+  pace.spend(100, now);
+  EXPECT_FALSE(pace.is_due(now + milliseconds(999))) << "idle time is not credit";
+}
+
+TEST(PeerCalls, EndOnceByAnswerOrByDeadlineAndAreBounded) {
+  struct Silent final : PeerLink {
+    void send(const std::string&, ShardOperation, std::uint64_t call_id) override {
+      ids.push_back(call_id);
+    }
+    std::vector<std::uint64_t> ids;
+  } link;
+  PeerCalls calls(link, seconds(2), 2);
+  std::vector<ShardResult> ended;
+  const auto note = [&](const ShardReply& reply) { ended.push_back(reply.result); };
+  const TimePoint now = TimePoint() + seconds(100);
+  for (int i = 0; i < 3; ++i) calls.ask("t", ReadShard{}, note, now);
+  EXPECT_TRUE(ended.empty()) << "never from within";
+  calls.expire(now);
+  EXPECT_EQ(ended, std::vector<ShardResult>{ShardResult::kBusy});
+  ShardReply found;
+  found.result = ShardResult::kOk;
+  calls.on_reply(link.ids[0], found);
+  calls.on_reply(link.ids[0], found);
+  calls.expire(now + seconds(2));
+  calls.on_reply(link.ids[1], found);
+  EXPECT_EQ(ended, (std::vector<ShardResult>{ShardResult::kBusy, ShardResult::kOk,
+                                             ShardResult::kUnavailable}));
+  EXPECT_EQ(calls.in_flight(), 0U);
 }
 
 TEST(Group, ABlockIsWrittenReadAndMissedCleanly) {
