@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <numeric>
 #include <random>
 
 namespace millrace::storage::store {
@@ -316,8 +317,8 @@ class Race {
 /// orders drawn from seeds.
 void race_in_all_orders(int k, int m, int seeds) {
   const int n = k + m;
-  std::vector<int> order;
-  for (int i = 0; i < 2 * n; ++i) order.push_back(i);
+  std::vector<int> order(static_cast<std::size_t>(2 * n));
+  std::iota(order.begin(), order.end(), 0);
   std::uint32_t seed = 0;
   do {
     for (int round = 0; round < seeds; ++round) {
