@@ -20,6 +20,7 @@ BlockKey key_of(int value) {
 
 std::vector<BlockKey> keys_of(std::initializer_list<int> values) {
   std::vector<BlockKey> keys;
+  keys.reserve(values.size());
   for (const int value : values) keys.push_back(key_of(value));
   return keys;
 }
@@ -72,8 +73,10 @@ class FetchCoreTest : public ::testing::Test {
     return events;
   }
   static std::vector<std::uint32_t> ready(const FetchActions& actions, SessionId session = 1) {
+    const std::vector<BlockReady> events = told<BlockReady>(actions, session);
     std::vector<std::uint32_t> indices;
-    for (const BlockReady& event : told<BlockReady>(actions, session)) {
+    indices.reserve(events.size());
+    for (const BlockReady& event : events) {
       indices.push_back(event.index);
     }
     return indices;

@@ -73,6 +73,7 @@ class FetchOracle {
   bool has_fetch(const FetchName& name) const { return fetches_.contains(name); }
   std::vector<FetchName> fetch_names() const {
     std::vector<FetchName> names;
+    names.reserve(fetches_.size());
     for (const auto& [name, fetch] : fetches_) names.push_back(name);
     return names;
   }

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <utility>
@@ -143,8 +144,9 @@ absl::Status run(const Options& options, const Logger& log) {
   store_options.seed = random_bits();
   store_options.registry = &registry;
   if (poller != nullptr) store_options.fetch_map = [&](std::uint64_t) { poller->refresh(); };
-  auto io = std::make_unique<StoreBlockIo>(
-      std::make_unique<store::BlockStore>(store_options, *transport, *cell));
+  auto blocks = std::make_unique<store::BlockStore>(store_options, *transport, *cell);
+  store::BlockStore* const store = blocks.get();  // the server's, which outlives the listener
+  auto io = std::make_unique<StoreBlockIo>(std::move(blocks));
 
   FetchServerConfig config;
   config.listen_address = options.listen;
@@ -157,6 +159,8 @@ absl::Status run(const Options& options, const Logger& log) {
   config.limits.max_reads_in_flight = options.reads_in_flight;
   ASSIGN_OR_RETURN(const std::unique_ptr<FetchServer> server,
                    FetchServer::start(config, std::move(io), registry, log));
+  std::optional<link::MapListener> listener;
+  if (poller != nullptr) listener.emplace(*poller, [store] { store->map_changed(); });
   ASSIGN_OR_RETURN(const std::unique_ptr<MetricsServer> metrics,
                    MetricsServer::start(options.metrics, registry));
   RETURN_IF_ERROR(write_ready_file(options, *metrics));
