@@ -279,17 +279,18 @@ void Rebuilder::rebuild(const RebuildItem& item, TimePoint now) {
 void Rebuilder::read_more(const std::shared_ptr<Work>& work, TimePoint now) {
   const auto wanted = static_cast<std::size_t>(work->view.data_shards);
   const auto& members = work->view.group.members;
-  for (std::uint8_t i = 0; i < members.size(); ++i) {
+  for (std::size_t i = 0; i < members.size(); ++i) {
     if (work->good.size() + work->outstanding >= wanted) return;
     const std::uint32_t bit = std::uint32_t{1} << i;
     if ((work->item.survivors.members & bit) == 0 || (work->asked & bit) != 0) continue;
     work->asked |= bit;
     ++work->outstanding;
+    const auto member = static_cast<std::uint8_t>(i);
     peers_.ask(
         members[i].target_id, ReadShard{work->item.key},
-        [this, work, i, now](const ShardReply& reply) {
+        [this, work, member, now](const ShardReply& reply) {
           --work->outstanding;
-          on_shard(work, i, reply, now);
+          on_shard(work, member, reply, now);
         },
         now);
   }
