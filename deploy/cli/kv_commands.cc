@@ -263,6 +263,28 @@ void add_phase(TextTable& table, std::string_view name, const Phase& phase,
                  fixed(summary.max, 2)});
 }
 
+/// How the reads went, besides their times: what had to be made up for, and why some missed.
+Json counters_json(const storage::store::StoreCounters& counters) {
+  Json misses = Json::object();
+  for (std::size_t reason = 1; reason < counters.misses.size(); ++reason) {
+    if (counters.misses[reason] == 0) continue;
+    misses[storage::store::miss_reason_name(static_cast<storage::store::MissReason>(reason))] =
+        counters.misses[reason];
+  }
+  Json results = Json::object();
+  for (std::size_t result = 1; result < counters.shard_results.size(); ++result) {
+    if (counters.shard_results[result] == 0) continue;
+    results[storage::shard_result_name(static_cast<storage::ShardResult>(result))] =
+        counters.shard_results[result];
+  }
+  return Json{{"degraded", counters.degraded_reads},
+              {"hedged", counters.hedged_reads},
+              {"misses", std::move(misses)},
+              {"refused_shards", std::move(results)},
+              {"missed_shard_deadlines", counters.missed_deadlines},
+              {"nodes_on_probation", counters.nodes_on_probation}};
+}
+
 absl::StatusOr<bool> bench(const KvBenchOptions& options, const Terminal& terminal) {
   ASSIGN_OR_RETURN(const std::string controller, controller_of(options.server));
   ASSIGN_OR_RETURN(const std::unique_ptr<StoreClient> client, StoreClient::open(controller));
@@ -279,7 +301,8 @@ absl::StatusOr<bool> bench(const KvBenchOptions& options, const Terminal& termin
     std::printf("%s\n", dump_json(Json{{"seed", seed},
                                        {"block_bytes", block_bytes},
                                        {"writes", phase_json(writes, block_bytes)},
-                                       {"reads", phase_json(reads, block_bytes)}})
+                                       {"reads", phase_json(reads, block_bytes)},
+                                       {"read_path", counters_json(client->blocks().counters())}})
                             .c_str());
   } else {
     TextTable table(

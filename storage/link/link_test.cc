@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -112,6 +113,22 @@ TEST(MapPoller, AsksAtOnceWhenToldTo) {
   controller.set_epoch(5);
   poller.refresh();
   EXPECT_TRUE(eventually([&] { return cell->current()->epoch == 5; }));
+}
+
+TEST(MapPoller, TellsWhoListensOfEveryNewMap) {
+  FakeController controller;
+  const auto cell = *MapCell::open("");
+  MapPoller poller({.controller_url = controller.url(), .interval = 100ms}, *cell, silent());
+  std::atomic<int> told{0};
+  auto listener = std::make_unique<MapListener>(poller, [&] { ++told; });
+  ASSERT_TRUE(eventually([&] { return told == 1; }));
+  controller.set_epoch(5);
+  ASSERT_TRUE(eventually([&] { return told == 2; }));
+  EXPECT_EQ(cell->current()->epoch, 5U);
+  listener.reset();
+  controller.set_epoch(6);
+  ASSERT_TRUE(eventually([&] { return cell->current()->epoch == 6; }));
+  EXPECT_EQ(told, 2);
 }
 
 TEST(NodeLink, ReportsTakesTheMapAndHandsOnWishes) {

@@ -59,9 +59,24 @@ void MapPoller::refresh() {
   changed_.notify_all();
 }
 
+void MapPoller::listen(std::function<void()> listener) {
+  std::lock_guard lock(listening_);
+  listener_ = std::move(listener);
+}
+
+void MapPoller::tell() {
+  const std::shared_ptr<const StorageMap> map = cell_.current();
+  if (map == nullptr || map->epoch == told_epoch_) return;
+  std::lock_guard lock(listening_);
+  if (!listener_) return;
+  told_epoch_ = map->epoch;
+  listener_();
+}
+
 void MapPoller::run() {
   while (true) {
     note(fetch_map(http_, options_.controller_url, cell_));
+    tell();
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, kShortestPause, [this] { return is_stopping_; });
     changed_.wait_for(lock, options_.interval - kShortestPause,

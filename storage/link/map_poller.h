@@ -2,9 +2,12 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <cstdint>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "common/http/http_client.h"
@@ -35,19 +38,41 @@ class MapPoller {
   void refresh();
 
  private:
+  friend class MapListener;
+  void listen(std::function<void()> listener);
   void run();
   void note(const absl::Status& status);
+  void tell();
 
   const MapPollerOptions options_;
   MapCell& cell_;
   const Logger log_;
   common::http::HttpClient http_;  // thread_
   bool is_answered_ = true;        // thread_
+  std::uint64_t told_epoch_ = 0;   // thread_
   std::mutex mutex_;
   std::condition_variable changed_;
   bool is_stopping_ = false;  // guarded by mutex_
   bool is_wanted_ = false;    // guarded by mutex_
+  std::mutex listening_;
+  std::function<void()> listener_;  // guarded by listening_
   std::thread thread_;
+};
+
+/// Is told of every map that the poller's cell gets, on the poller's thread, for as long as it
+/// lives; when its destructor returns, the function is not running any more. One for a poller,
+/// which must outlive it.
+class MapListener {
+ public:
+  MapListener(MapPoller& poller, std::function<void()> function) : poller_(poller) {
+    poller_.listen(std::move(function));
+  }
+  ~MapListener() { poller_.listen({}); }
+  MapListener(const MapListener&) = delete;
+  MapListener& operator=(const MapListener&) = delete;
+
+ private:
+  MapPoller& poller_;
 };
 
 }  // namespace millrace::storage::link

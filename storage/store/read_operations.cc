@@ -27,7 +27,7 @@ void ReadOperations::start(const StartRead& read, TimePoint now) {
   ++context_.counters.reads;
   if (context_.map == nullptr || context_.map->groups.empty())
     return miss(read, MissReason::kNoMap);
-  if (waiting_.empty() && has_room(*context_.map)) return begin(read, false, now);
+  if (waiting_.empty() && has_room(*context_.map)) return begin(read, 0, now);
   if (waiting_.size() >= context_.settings.max_waiting_reads) return miss(read, MissReason::kBusy);
   context_.set_timer(read.deadline, TimerKind::kReadDeadline, kNotBegun);
   waiting_.push_back(read);
@@ -46,12 +46,12 @@ void ReadOperations::admit_waiting(TimePoint now) {
   while (!waiting_.empty() && has_room(*context_.map)) {
     const StartRead read = waiting_.front();
     waiting_.pop_front();
-    begin(read, false, now);
+    begin(read, 0, now);
   }
   context_.counters.waiting_reads = waiting_.size();
 }
 
-void ReadOperations::begin(const StartRead& read, bool is_retry, TimePoint now) {
+void ReadOperations::begin(const StartRead& read, int retries, TimePoint now) {
   const StorageMap& map = *context_.map;
   const Group& group = group_of(map, read.key);
   std::vector<Standing> standings;
@@ -72,7 +72,7 @@ void ReadOperations::begin(const StartRead& read, bool is_retry, TimePoint now) 
                                .codec = context_.codec,
                                .group = &group,
                                .plan = ReadPlan(map.data_shards, std::move(standings)),
-                               .is_retry = is_retry,
+                               .retries = retries,
                                .shard_bytes = sealed_shard_bytes(map.block_bytes, map.data_shards),
                                .shards = std::vector<std::vector<std::byte>>(n),
                                .headers = std::vector<ShardHeader>(n),
@@ -125,10 +125,12 @@ void ReadOperations::on_answer(const Outstanding& note, ShardReply reply, TimePo
     context_.scores.on_miss(note.node_id, now);
   }
   const bool is_parked = reply.result == ShardResult::kStaleMap && !attempt.is_over &&
-                         !attempt.is_retry && parked_.size() < context_.settings.max_waiting_reads;
+                         attempt.retries < kMaxMapRetries &&
+                         parked_.size() < context_.settings.max_waiting_reads;
   if (is_parked) {
     // Groups may have changed: another try with the newer map, which has been asked for.
-    parked_.push_back({.read = attempt.read, .epoch = reply.map_epoch});
+    parked_.push_back(
+        {.read = attempt.read, .epoch = reply.map_epoch, .retries = attempt.retries + 1});
     context_.set_timer(attempt.read.deadline, TimerKind::kReadDeadline, kNotBegun);
     attempt.plan.on_deadline();
   }
@@ -138,6 +140,8 @@ void ReadOperations::on_answer(const Outstanding& note, ShardReply reply, TimePo
   if (is_parked) end(attempt);
   act(found->first, attempt, step, now);
   erase_if_settled(found);
+  // The newer map may have come while the request was on its way: nothing else would tell.
+  if (is_parked) begin_parked(now);
   admit_waiting(now);
 }
 
@@ -283,14 +287,18 @@ void ReadOperations::expire_unbegun(TimePoint now) {
 }
 
 void ReadOperations::on_map(TimePoint now) {
+  begin_parked(now);
+  admit_waiting(now);
+}
+
+void ReadOperations::begin_parked(TimePoint now) {
   std::vector<Parked> ready;
   std::erase_if(parked_, [&](const Parked& parked) {
     if (parked.epoch > context_.map->epoch) return false;
     ready.push_back(parked);
     return true;
   });
-  for (const Parked& parked : ready) begin(parked.read, true, now);
-  admit_waiting(now);
+  for (const Parked& parked : ready) begin(parked.read, parked.retries, now);
 }
 
 void ReadOperations::stop() {

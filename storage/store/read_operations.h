@@ -35,7 +35,7 @@ class ReadOperations {
     std::shared_ptr<const ec::Codec> codec;
     const Group* group = nullptr;
     ReadPlan plan;
-    bool is_retry = false;
+    int retries = 0;       ///< because of newer maps
     bool is_over = false;  ///< finished, or replaced by its retry
     bool was_hedged = false;
     std::size_t shard_bytes = 0;  ///< what an answer may bring
@@ -47,10 +47,12 @@ class ReadOperations {
   struct Parked {
     StartRead read;
     std::uint64_t epoch = 0;
+    int retries = 0;
   };
   using Attempts = std::map<std::uint64_t, Attempt>;
 
-  void begin(const StartRead& read, bool is_retry, TimePoint now);
+  void begin(const StartRead& read, int retries, TimePoint now);
+  void begin_parked(TimePoint now);
   void ask(std::uint64_t attempt_id, Attempt& attempt, MemberMask members, TimePoint now);
   void arm_overdue(std::uint64_t attempt_id, const Attempt& attempt);
   ShardVerdict judge(Attempt& attempt, int member, ShardReply& reply);

@@ -54,6 +54,10 @@ struct Timer {
   }
 };
 
+/// An operation starts again for a newer map so often at most: nodes that die together give a map
+/// each, and a request may meet every one of them.
+inline constexpr int kMaxMapRetries = 8;
+
 class StoreContext {
  public:
   StoreContext(const StoreSettings& store_settings, std::uint64_t seed)

@@ -338,6 +338,42 @@ TEST(StoreCore, AStaleMapIsRenewedAndTheOperationStartsAgain) {
   EXPECT_EQ(rig.core().counters().write_bytes_in_flight, 0U);
 }
 
+// The client hears of the new map after it has sent and before it is refused: no further map comes
+// that would wake what waits for one.
+TEST(StoreCore, ARefusalThatIsBehindTheMapAtHandStartsAgainAtOnce) {
+  const auto new_map = simulated_map(10, 2, 1, kBlockBytes, 2);
+  StoreRig rig(simulated_map(10, 2, 1, kBlockBytes, 1), 3);
+  rig.write(key_of(1), block_of(1));
+  rig.run_for(seconds(1));
+  rig.nodes().set_map(new_map);
+  const OperationId read = rig.read(key_of(1));
+  const OperationId write = rig.write(key_of(2), block_of(2));
+  rig.event(MapChanged{new_map});
+  rig.run_for(milliseconds(200));
+  EXPECT_TRUE(rig.read_result(read).is_hit());
+  EXPECT_EQ(rig.write_outcome(write), WriteOutcome::kStored);
+}
+
+// Nodes that die together give a map each.
+TEST(StoreCore, MapsInQuickSuccessionAreAllFollowed) {
+  StoreRig rig(simulated_map(10, 2, 1, kBlockBytes, 1), 3);
+  rig.write(key_of(1), block_of(1));
+  rig.run_for(seconds(1));
+  rig.nodes().set_map(simulated_map(10, 2, 1, kBlockBytes, 2));
+  const OperationId read = rig.read(key_of(1));
+  const OperationId write = rig.write(key_of(2), block_of(2));
+  for (std::uint64_t epoch = 2; epoch < 6; ++epoch) {
+    rig.run_for(milliseconds(20));  // refused by those who know a newer one
+    rig.nodes().set_map(simulated_map(10, 2, 1, kBlockBytes, epoch + 1));
+    rig.event(MapChanged{simulated_map(10, 2, 1, kBlockBytes, epoch)});
+  }
+  rig.run_for(milliseconds(20));
+  rig.event(MapChanged{simulated_map(10, 2, 1, kBlockBytes, 6)});
+  rig.run_for(seconds(1));
+  EXPECT_TRUE(rig.read_result(read).is_hit());
+  EXPECT_EQ(rig.write_outcome(write), WriteOutcome::kStored);
+}
+
 TEST(StoreCore, TwoClientsWriteOneBlockAndOneWins) {
   for (std::uint32_t seed = 0; seed < 300; ++seed) {
     const auto map = simulated_map(3, 2, 1, kBlockBytes);

@@ -35,10 +35,10 @@ void WriteOperations::start(StartWrite write, TimePoint now) {
   // One write always has room, however small the window.
   if (used != 0 && used + bytes > context_.settings.write_window_bytes)
     return report(write.id, WriteOutcome::kBusy);
-  begin(std::move(write), false, now);
+  begin(std::move(write), 0, now);
 }
 
-void WriteOperations::begin(StartWrite write, bool is_retry, TimePoint now) {
+void WriteOperations::begin(StartWrite write, int retries, TimePoint now) {
   const StorageMap& map = *context_.map;
   const Group& group = group_of(map, write.key);
   Generation generation = 0;
@@ -53,7 +53,7 @@ void WriteOperations::begin(StartWrite write, bool is_retry, TimePoint now) {
                            .codec = context_.codec,
                            .group = &group,
                            .plan = WritePlan(group, map.data_shards, map.parity_shards, generation),
-                           .is_retry = is_retry,
+                           .retries = retries,
                            .window_bytes = bytes})
           .first;
   context_.counters.write_bytes_in_flight += bytes;
@@ -116,8 +116,8 @@ void WriteOperations::on_answer(const Outstanding& note, const ShardReply& reply
   Attempt& attempt = found->second;
   if (reply.result == ShardResult::kUnavailable) context_.scores.on_miss(note.node_id, now);
   WriteStep step;
-  const bool may_retry = !attempt.is_reported && !attempt.is_retry && !attempt.plan.outcome() &&
-                         parked_.size() < kMaxParked;
+  const bool may_retry = !attempt.is_reported && attempt.retries < kMaxMapRetries &&
+                         !attempt.plan.outcome() && parked_.size() < kMaxParked;
   if (reply.result == ShardResult::kStaleMap && may_retry) {
     // Groups may have changed: another try with the newer map, which has been asked for.
     step = attempt.plan.abandon(WriteOutcome::kNoMap);
@@ -131,6 +131,8 @@ void WriteOperations::on_answer(const Outstanding& note, const ShardReply& reply
   step.repair |= answered.repair;
   act(found->first, attempt, step, now);
   erase_if_settled(found);
+  // The newer map may have come while the request was on its way: nothing else would tell.
+  if (reply.result == ShardResult::kStaleMap) on_map(now);
 }
 
 void WriteOperations::park(Attempt& attempt, std::uint64_t epoch) {
@@ -142,7 +144,8 @@ void WriteOperations::park(Attempt& attempt, std::uint64_t epoch) {
                                .depth = attempt.write.depth,
                                .ttl = attempt.write.ttl,
                                .deadline = attempt.write.deadline},
-                     .epoch = epoch});
+                     .epoch = epoch,
+                     .retries = attempt.retries + 1});
 }
 
 void WriteOperations::on_deadline(std::uint64_t attempt_id, TimePoint now) {
@@ -175,7 +178,7 @@ void WriteOperations::on_map(TimePoint now) {
     if (parked.write.block.size() > context_.map->block_bytes) {
       report(parked.write.id, WriteOutcome::kInvalid);
     } else {
-      begin(std::move(parked.write), true, now);
+      begin(std::move(parked.write), parked.retries, now);
     }
   }
 }

@@ -30,17 +30,18 @@ class WriteOperations {
     std::shared_ptr<const ec::Codec> codec;
     const Group* group = nullptr;
     WritePlan plan;
-    bool is_retry = false;
+    int retries = 0;           ///< because of newer maps
     bool is_reported = false;  ///< the caller knows the outcome, or the retry will tell
     std::size_t window_bytes = 0;
   };
   struct Parked {
     StartWrite write;
     std::uint64_t epoch = 0;
+    int retries = 0;
   };
   using Attempts = std::map<std::uint64_t, Attempt>;
 
-  void begin(StartWrite write, bool is_retry, TimePoint now);
+  void begin(StartWrite write, int retries, TimePoint now);
   void act(std::uint64_t attempt_id, Attempt& attempt, const WriteStep& step, TimePoint now);
   void send_shards(std::uint64_t attempt_id, const Attempt& attempt, MemberMask members,
                    TimePoint now);
