@@ -50,8 +50,8 @@ class EventQueue {
     bool is_last = false;    ///< nor are any left
   };
 
-  /// False: full or closed; the request is untouched.
-  bool push(QueuedRequest&& request) {
+  /// Moves from the request. False: full or closed, and the request is untouched.
+  bool push(QueuedRequest& request) {
     {
       std::lock_guard lock(mutex_);
       if (is_closed_ || requests_.size() >= capacity_) return false;

@@ -105,7 +105,7 @@ void StorageNode::handle(ShardRequest request, ShardReplyCallback done) {
     reply.map_epoch = epoch;
     done(std::move(reply));
   };
-  if (!target->second->push(std::move(queued)))
+  if (!target->second->push(queued))
     queued.done(refusal(ShardResult::kBusy, "the queue of the target is full", epoch));
 }
 

@@ -52,7 +52,7 @@ class TargetRunner {
   /// Waits until the target is open, and says whether it is.
   absl::Status wait_opened();
   /// False: its mailbox is full, or it is ending; the request is untouched.
-  bool push(QueuedRequest&& request) { return queue_->push(std::move(request)); }
+  bool push(QueuedRequest& request) { return queue_->push(request); }
   void push(OwedEvent&& event) { queue_->push(std::move(event)); }
   /// As of some tenths of a second ago at most.
   TargetStatus status() const;
