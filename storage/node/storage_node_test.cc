@@ -57,7 +57,7 @@ class StorageNodeTest : public testing::Test {
     registry_ = std::make_unique<Registry>();
     StorageNodeConfig config;
     config.node_id = "n1";
-    config.target_bytes = 64 * 4096;
+    config.target_bytes = std::uint64_t{64} * 4096;
     for (std::size_t i = 0; i < kTargets; ++i)
       config.targets.push_back({.target_id = str_cat("t", i),
                                 .slot_path = str_cat(folder_, "/", i, "/slots"),
