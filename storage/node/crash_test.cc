@@ -116,8 +116,8 @@ class TargetWork {
   }
 
   void rebuild(std::uint64_t key) {
-    if (!rig_.target().begin_rebuild(test_key(key))) return;
     const Generation generation = ++next_generation_;
+    if (!rig_.target().begin_rebuild(test_key(key), generation)) return;
     known_[key].tried.insert(generation);
     rig_.target().store_rebuilt(
         sealed_shard({.key = key, .generation = generation}), 0,

@@ -267,7 +267,10 @@ void Rebuilder::check_own(const std::shared_ptr<Survey>& survey, TimePoint now) 
 }
 
 void Rebuilder::rebuild(const RebuildItem& item, TimePoint now) {
-  if (!target_.begin_rebuild(item.key)) return;  // is being written by somebody just now
+  if (!target_.begin_rebuild(item.key, item.survivors.generation)) {
+    has_failed_ = true;  // is being written just now, perhaps in vain: look again in another pass
+    return;
+  }
   ++works_;
   auto work = std::make_shared<Work>();
   work->item = item;

@@ -249,7 +249,9 @@ void Target::drop(const DropShard& operation, const ShardReplyCallback& done, Ti
     return operation.generation == 0 || operation.generation == generation;
   };
   const auto rebuilding = rebuilding_.find(operation.key);
-  if (rebuilding != rebuilding_.end()) rebuilding->second = true;
+  // A write of another generation that is given up says nothing about the block that is stored.
+  if (rebuilding != rebuilding_.end() && is_meant(rebuilding->second.generation))
+    rebuilding->second.is_dropped = true;
   const auto writing = writing_.find(operation.key);
   if (writing != writing_.end() && is_meant(writing->second.record.generation))
     writing->second.is_dropped = true;
@@ -345,9 +347,9 @@ void Target::list(const ListShards& operation, const ShardReplyCallback& done, T
   done(std::move(answer));
 }
 
-bool Target::begin_rebuild(const BlockKey& key) {
+bool Target::begin_rebuild(const BlockKey& key, Generation generation) {
   if (writing_.count(key) > 0) return false;
-  return rebuilding_.emplace(key, false).second;
+  return rebuilding_.emplace(key, Rebuilding{.generation = generation}).second;
 }
 
 void Target::store_rebuilt(std::vector<std::byte> shard, std::uint32_t touch_minute,
@@ -356,7 +358,7 @@ void Target::store_rebuilt(std::vector<std::byte> shard, std::uint32_t touch_min
   CHECK(read_shard(shard, header) == ShardDefect::kNone, "rebuilders seal what they store");
   const auto rebuilding = rebuilding_.find(header.key);
   CHECK(rebuilding != rebuilding_.end(), "begin_rebuild() comes first");
-  const bool is_dropped = rebuilding->second;
+  const bool is_dropped = rebuilding->second.is_dropped;
   rebuilding_.erase(rebuilding);
   if (is_dropped) return done(reply(ShardResult::kNotFound, "dropped while it was rebuilt"));
   ShardReply answer = refuse_unless_writable();

@@ -79,9 +79,9 @@ class Target {
 
   /// Reads and checks the target's own published shard.
   void read_own(const BlockKey& key, IoPurpose purpose, ShardReplyCallback done);
-  /// From now on the block counts as being rebuilt: a drop that comes meanwhile ends it. False: it
-  /// is already, or a write of it is in flight.
-  [[nodiscard]] bool begin_rebuild(const BlockKey& key);
+  /// From now on that generation of the block counts as being rebuilt: a drop of it that comes
+  /// meanwhile ends it. False: the block is being rebuilt already, or a write of it is in flight.
+  [[nodiscard]] bool begin_rebuild(const BlockKey& key, Generation generation);
   /// Stores a rebuilt sealed shard as published, in place of whatever is there. kNotFound: the
   /// block was dropped meanwhile. Ends the rebuild, whatever the answer.
   void store_rebuilt(std::vector<std::byte> shard, std::uint32_t touch_minute,
@@ -134,6 +134,10 @@ class Target {
     ShardReplyCallback done;
     bool is_rebuilt = false;
     bool is_dropped = false;
+  };
+  struct Rebuilding {
+    Generation generation = 0;
+    bool is_dropped = false;  ///< meanwhile
   };
   struct Reading {
     BlockKey key;
@@ -199,7 +203,7 @@ class Target {
   LeaseTable leases_;
   std::unordered_map<BlockKey, Generation, BlockKeyHash> drops_at_lease_end_;
   std::unordered_set<BlockKey, BlockKeyHash> evicting_;
-  std::unordered_map<BlockKey, bool, BlockKeyHash> rebuilding_;  // true: dropped meanwhile
+  std::unordered_map<BlockKey, Rebuilding, BlockKeyHash> rebuilding_;
   std::map<BlockKey, Pending> pending_;
   std::deque<BlockKey> repairs_;
   std::unordered_set<BlockKey, BlockKeyHash> repair_keys_;

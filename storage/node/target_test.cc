@@ -304,6 +304,21 @@ TEST(Target, TooMuchInFlightIsBusyAndNothingStalls) {
   EXPECT_EQ(busy, 7);
 }
 
+TEST(Target, ARebuildEndsWithADropOfItsBlockAndOfNoOther) {
+  for (const Generation dropped : {Generation{0}, Generation{7}, Generation{8}}) {
+    TargetRig rig({});
+    ASSERT_TRUE(rig.target().begin_rebuild(test_key(1), 7));
+    ASSERT_EQ(rig.ask(DropShard{test_key(1), dropped}).result, ShardResult::kOk);
+    std::optional<ShardResult> stored;
+    rig.target().store_rebuilt(
+        sealed_shard({.key = 1, .generation = 7}), 0,
+        [&](const ShardReply& reply) { stored = reply.result; }, rig.now());
+    for (int i = 0; i < 4; ++i) rig.turn();
+    EXPECT_EQ(stored, dropped == 8 ? ShardResult::kOk : ShardResult::kNotFound) << dropped;
+    EXPECT_EQ(rig.is_published(1), dropped == 8) << dropped;
+  }
+}
+
 TEST(SlotTable, GivesEverySlotOnceAndRoundWhenFreed) {
   SlotTable slots(130);
   std::vector<bool> seen(130);
