@@ -142,7 +142,7 @@ NextBlock any_of(std::size_t count, std::chrono::seconds duration, std::uint64_t
 }
 
 /// Calls `start(number, done)` for what is next, `concurrency` at a time, and waits for all.
-void run_all(NextBlock next, int concurrency,
+void run_all(const NextBlock& next, int concurrency,
              const std::function<void(std::size_t, std::function<void()>)>& start) {
   std::mutex mutex;
   std::condition_variable changed;
@@ -204,36 +204,36 @@ Phase read_all(StoreClient& client, const KvBenchOptions& options, const BenchBl
   std::vector<std::pair<std::size_t, std::vector<std::byte>>> arrived;
   const Clock::time_point begin = Clock::now();
   const auto count = static_cast<std::size_t>(options.blocks);
-  NextBlock next = options.read_seconds == 0
-                       ? each_of(count)
-                       : any_of(count, std::chrono::seconds(options.read_seconds), blocks.seed());
+  const NextBlock next =
+      options.read_seconds == 0
+          ? each_of(count)
+          : any_of(count, std::chrono::seconds(options.read_seconds), blocks.seed());
   std::size_t started = 0;
-  run_all(std::move(next), options.concurrency,
-          [&](std::size_t number, std::function<void()> done) {
-            if (started++ % 64 == 0) line.show(str_cat("reading, ", started, " blocks so far"));
-            const Clock::time_point start = Clock::now();
-            client.blocks().read(blocks.key(number), kCallTimeout,
-                                 [&, number, start, done = std::move(done)](ReadResult result) {
-                                   {
-                                     std::lock_guard lock(mutex);
-                                     phase.latencies_ms.push_back(milliseconds_since(start));
-                                     if (result.is_hit()) {
-                                       arrived.emplace_back(number, std::move(result.block));
-                                     } else {
-                                       ++phase.failures;
-                                     }
-                                   }
-                                   done();
-                                 });
-            // Checked here, where it does not hold up the store's thread, and few at a time.
-            std::vector<std::pair<std::size_t, std::vector<std::byte>>> checked;
-            {
-              std::lock_guard lock(mutex);
-              checked.swap(arrived);
-            }
-            for (const auto& [index, bytes] : checked)
-              phase.wrong += bytes == blocks.content(index) ? 0 : 1;
-          });
+  run_all(next, options.concurrency, [&](std::size_t number, std::function<void()> done) {
+    if (started++ % 64 == 0) line.show(str_cat("reading, ", started, " blocks so far"));
+    const Clock::time_point start = Clock::now();
+    client.blocks().read(blocks.key(number), kCallTimeout,
+                         [&, number, start, done = std::move(done)](ReadResult result) {
+                           {
+                             std::lock_guard lock(mutex);
+                             phase.latencies_ms.push_back(milliseconds_since(start));
+                             if (result.is_hit()) {
+                               arrived.emplace_back(number, std::move(result.block));
+                             } else {
+                               ++phase.failures;
+                             }
+                           }
+                           done();
+                         });
+    // Checked here, where it does not hold up the store's thread, and few at a time.
+    std::vector<std::pair<std::size_t, std::vector<std::byte>>> checked;
+    {
+      std::lock_guard lock(mutex);
+      checked.swap(arrived);
+    }
+    for (const auto& [index, bytes] : checked)
+      phase.wrong += bytes == blocks.content(index) ? 0 : 1;
+  });
   for (const auto& [index, bytes] : arrived) phase.wrong += bytes == blocks.content(index) ? 0 : 1;
   phase.seconds = milliseconds_since(begin) / 1000;
   return phase;
