@@ -150,6 +150,7 @@ class Peer : public std::enable_shared_from_this<Peer> {
       outbox_bytes_ += bytes;
       if (stream_ == nullptr) {
         stream_ = new Stream(shared_from_this(), *stub_);
+        ++streams_started_;
         is_closed_ = is_broken_ = is_writing_ = false;
         to_start = stream_;
       }
@@ -223,22 +224,24 @@ class Peer : public std::enable_shared_from_this<Peer> {
       outbox_bytes_ = 0;
     }
     for (ShardReplyCallback& done : unanswered) done(reply_of(ShardResult::kUnavailable, error));
-    {
-      std::lock_guard lock(mutex_);
-      ++streams_done_;
-    }
-    done_.notify_all();
   }
 
-  /// Ends the stream; returns when its last callback has.
+  /// A stream's memory is free.
+  void on_gone() {
+    std::lock_guard lock(mutex_);
+    ++streams_gone_;
+    gone_.notify_all();
+  }
+
+  /// Ends the stream; returns when nothing is left of any: a process that ends then takes nothing
+  /// away from under a thread of gRPC.
   void stop() {
     std::unique_lock lock(mutex_);
     is_stopping_ = true;
     last_error_ = "this process is stopping";
-    const int before = streams_done_;
-    if (stream_ == nullptr) return;
-    stream_->cancel();
-    done_.wait(lock, [&] { return streams_done_ > before; });
+    if (stream_ != nullptr) stream_->cancel();
+    gone_.wait(lock, [&] { return streams_gone_ == streams_started_; });
+    stub_.reset();
   }
 
  private:
@@ -286,14 +289,15 @@ class Peer : public std::enable_shared_from_this<Peer> {
   std::unique_ptr<proto::v1::Storage::Stub> stub_;
 
   std::mutex mutex_;
-  std::condition_variable done_;
+  std::condition_variable gone_;
   // The rest is guarded by mutex_.
   Stream* stream_ = nullptr;  ///< until its OnDone
   bool is_writing_ = false;
   bool is_closed_ = false;  ///< no more writes
   bool is_broken_ = false;  ///< no more reads: only OnDone is to come
   bool is_stopping_ = false;
-  int streams_done_ = 0;
+  int streams_started_ = 0;
+  int streams_gone_ = 0;
   std::uint64_t last_id_ = 0;
   std::deque<Waiting> outbox_;
   std::size_t outbox_bytes_ = 0;
@@ -313,8 +317,10 @@ void Stream::OnReadDone(bool ok) {
 void Stream::OnWriteDone(bool ok) { peer_->on_write_done(*this, ok); }
 
 void Stream::OnDone(const grpc::Status& status) {
-  peer_->on_done(status);
+  const std::shared_ptr<Peer> peer = peer_;
+  peer->on_done(status);
   delete this;
+  peer->on_gone();
 }
 
 class GrpcTransport final : public ShardTransport {

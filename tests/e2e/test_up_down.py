@@ -94,7 +94,7 @@ class Commands(ClusterTest):
         second = self.millrace("up", "--detach")
         self.assertEqual(second.returncode, 1)
         self.assertIn("millrace down", second.stderr)
-        self.assertEqual(len(self.cluster.workers()), 3)
+        self.assertEqual(len(self.cluster.workers()), 4)
 
     def test_the_model_is_named_after_its_folder(self):
         self.assertEqual(model_of(self.cluster.entrypoint), "nano")

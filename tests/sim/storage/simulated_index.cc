@@ -22,7 +22,7 @@ absl::Status SimulatedIndex::commit(std::span<const IndexChange> changes, Durabi
   if (has_failed_) return absl::FailedPreconditionError("a commit has failed before");
   Batch batch(changes.begin(), changes.end());
   // Any change of the disk will do: it fails as the disk does, and the power may go at it.
-  const absl::Status written = disk_.sync_names();
+  absl::Status written = disk_.sync_names();
   tell(batch, written.ok() ? CommitEnd::kDone : CommitEnd::kFailed);
   if (!written.ok()) {
     has_failed_ = true;
