@@ -34,6 +34,7 @@ struct Flags {
   int start_timeout_s = 600;
   int stop_grace_s = 90;
   int worker_threads = 0;
+  std::string cluster_secret;
 };
 
 void declare(CLI::App& app, Flags& flags) {
@@ -67,6 +68,10 @@ void declare(CLI::App& app, Flags& flags) {
          "runs; 0: each takes all cores")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
+  app.add_option(
+      "--cluster-secret", flags.cluster_secret,
+      "file of 32 bytes that entrypoints make the names of stored KV of; without it they "
+      "neither look for KV nor have any stored");
   app.add_option("--stop-grace-s", flags.stop_grace_s,
                  "how long a process may drain before it is killed; more than its own limit")
       ->check(CLI::Range(0, 86400))
@@ -105,6 +110,7 @@ absl::StatusOr<AgentOptions> agent_options(const Flags& flags) {
   }
   node.log_level = flags.log_level;
   node.worker_threads = flags.worker_threads;
+  node.cluster_secret = flags.cluster_secret;
   node.bin_dir = flags.bin_dir;
   if (node.bin_dir.empty()) {
     ASSIGN_OR_RETURN(node.bin_dir, own_folder());

@@ -17,6 +17,7 @@
 #include "common/check.h"
 #include "common/mapped_file.h"
 #include "common/process/child_process.h"
+#include "common/status_macros.h"
 #include "common/str_cat.h"
 
 namespace millrace::agent::supervisor {
@@ -77,7 +78,8 @@ struct Supervisor::Impl {
   ProcessFiles files(const std::string& worker_id) const {
     return {.ready = ready_file(worker_id),
             .responses = str_cat(options.data_dir, "/", worker_id, ".responses.sqlite"),
-            .storage = str_cat(options.data_dir, "/", worker_id)};
+            .storage = str_cat(options.data_dir, "/", worker_id),
+            .fetch_socket = str_cat(options.data_dir, "/kvfetch.sock")};
   }
   std::optional<core::Event> check_ready(const std::string& worker_id, Child& child) const;
   std::string reason_of(const std::string& worker_id, const Child& child,
@@ -113,6 +115,8 @@ absl::StatusOr<std::unique_ptr<Supervisor>> Supervisor::open(SupervisorOptions o
 absl::StatusOr<std::int64_t> Supervisor::start(const api::admin::ProcessSpec& spec,
                                                std::uint64_t incarnation) {
   CHECK(!impl_->children.contains(spec.worker_id), "two processes for one worker id");
+  const ProcessFiles files = impl_->files(spec.worker_id);
+  RETURN_IF_ERROR(check_files(spec, files));
   impl_->clean_up_after(spec.worker_id);
   BoundedLog& log =
       impl_->logs
@@ -123,7 +127,7 @@ absl::StatusOr<std::int64_t> Supervisor::start(const api::admin::ProcessSpec& sp
   // A log that cannot be rotated must not keep its process from running; the next check retries.
   static_cast<void>(log.rotate_if_large());
   log.begin_run();
-  CommandLine line = command_line(spec, impl_->options.node, impl_->files(spec.worker_id));
+  CommandLine line = command_line(spec, impl_->options.node, files);
   absl::StatusOr<ChildProcess> process =
       ChildProcess::start({.program = std::move(line.program),
                            .arguments = std::move(line.arguments),

@@ -58,7 +58,9 @@ HeartbeatReply sample_reply() {
                   .max_sequences = 8,
                   .step_rows = 256,
                   .targets = 12,
-                  .target_bytes = 1 << 30};
+                  .target_bytes = 1 << 30,
+                  .uses_kv_store = true,
+                  .fetch_bytes = 1 << 28};
   process.incarnation_floor = 11;
   reply.assignment = {process};
   return reply;
@@ -81,7 +83,8 @@ DesiredState sample_desired() {
                       .block_bytes = 113920,
                       .data_shards = 8,
                       .parity_shards = 3,
-                      .spares = 2}};
+                      .spares = 2,
+                      .fetch_bytes = 1 << 28}};
 }
 
 RoutingView sample_view() {
@@ -370,8 +373,9 @@ TEST(AdminCodecs, StorageRefusesWhatCannotBe) {
 
 TEST(AdminCodecs, NamesAndValuesAreInverse) {
   for (ProcessRole role : {ProcessRole::kPrefill, ProcessRole::kDecode, ProcessRole::kEntrypoint,
-                           ProcessRole::kStorage}) {
+                           ProcessRole::kStorage, ProcessRole::kKvFetch}) {
     EXPECT_EQ(*parse_process_role(process_role_name(role)), role);
+    EXPECT_EQ(is_engine(role), role == ProcessRole::kPrefill || role == ProcessRole::kDecode);
   }
   for (ProcessState state : {ProcessState::kStarting, ProcessState::kReady, ProcessState::kDraining,
                              ProcessState::kBackoff, ProcessState::kFailing}) {

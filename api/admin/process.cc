@@ -12,8 +12,8 @@
 namespace millrace::api::admin {
 namespace {
 
-constexpr std::array<std::string_view, 4> kRoleNames = {"prefill", "decode", "entrypoint",
-                                                        "storage"};
+constexpr std::array<std::string_view, 5> kRoleNames = {"prefill", "decode", "entrypoint",
+                                                        "storage", "kvfetch"};
 constexpr std::array<std::string_view, 5> kStateNames = {"starting", "ready", "draining", "backoff",
                                                          "failing"};
 
@@ -35,6 +35,10 @@ std::string_view process_role_name(ProcessRole role) {
 }
 
 std::vector<std::string> process_role_names() { return {kRoleNames.begin(), kRoleNames.end()}; }
+
+bool is_engine(ProcessRole role) {
+  return role == ProcessRole::kPrefill || role == ProcessRole::kDecode;
+}
 
 absl::StatusOr<ProcessRole> parse_process_role(std::string_view name) {
   return parse_name<ProcessRole>(kRoleNames, name, "role");
@@ -100,6 +104,8 @@ Json assigned_json(const AssignedProcess& assigned) {
   json["step_rows"] = spec.step_rows;
   json["targets"] = spec.targets;
   json["target_bytes"] = spec.target_bytes;
+  json["uses_kv_store"] = spec.uses_kv_store;
+  json["fetch_bytes"] = spec.fetch_bytes;
   json["incarnation_floor"] = assigned.incarnation_floor;
   return json;
 }
@@ -120,6 +126,8 @@ absl::StatusOr<AssignedProcess> read_assigned(const Json& value, std::string pat
   reader.optional_between("step_rows", 0, kMaxEngineSize, spec.step_rows);
   reader.optional_between("targets", 0, kMaxEngineSize, spec.targets);
   reader.optional_between("target_bytes", 0, kMaxStorageBytes, spec.target_bytes);
+  reader.optional("uses_kv_store", spec.uses_kv_store);
+  reader.optional_between("fetch_bytes", 0, kMaxStorageBytes, spec.fetch_bytes);
   reader.optional("incarnation_floor", assigned.incarnation_floor);
   if (!is_plain_id(spec.worker_id)) {
     reader.fail("worker_id", plain_id_error(spec.worker_id));

@@ -10,13 +10,15 @@
 namespace millrace::api::admin {
 
 /// What a process that an agent supervises does. Its id is "<role>-<index>": "decode-0".
-enum class ProcessRole { kPrefill, kDecode, kEntrypoint, kStorage };
+enum class ProcessRole { kPrefill, kDecode, kEntrypoint, kStorage, kKvFetch };
 
-/// "prefill", "decode", "entrypoint" or "storage".
+/// "prefill", "decode", "entrypoint", "storage" or "kvfetch".
 std::string_view process_role_name(ProcessRole role);
 absl::StatusOr<ProcessRole> parse_process_role(std::string_view name);
 /// All of them, in the order of the enumeration: the values of a metric's label.
 std::vector<std::string> process_role_names();
+/// Whether it is an engine worker: what the routing view lists.
+bool is_engine(ProcessRole role);
 
 /// What a supervised process should be. Equal specs need no restart.
 struct ProcessSpec {
@@ -32,6 +34,9 @@ struct ProcessSpec {
   std::int64_t step_rows = 0;      ///< as above
   std::int64_t targets = 0;        ///< storage only: how many
   std::int64_t target_bytes = 0;   ///< storage only: of each
+  bool uses_kv_store = false;      ///< engines only: KV comes from and goes to the node's fetcher
+  std::int64_t fetch_bytes =
+      0;  ///< kvfetch only: shared memory for fetched blocks; 0 = its default
   bool operator==(const ProcessSpec&) const = default;
 };
 

@@ -127,6 +127,7 @@ Json desired_storage_json(const DesiredStorage& storage) {
   json["data_shards"] = storage.data_shards;
   json["parity_shards"] = storage.parity_shards;
   json["spares"] = storage.spares;
+  json["fetch_bytes"] = storage.fetch_bytes;
   return json;
 }
 
@@ -146,6 +147,7 @@ absl::StatusOr<DesiredStorage> read_desired_storage(const Json& value, std::stri
   reader.optional_between("data_shards", 1, kMaxShards - 1, data_shards);
   reader.optional_between("parity_shards", 0, kMaxShards - 1, parity_shards);
   reader.optional_between("spares", 0, static_cast<std::int64_t>(kMaxStorageNodes), spares);
+  reader.optional_between("fetch_bytes", 0, kMaxStorageBytes, storage.fetch_bytes);
   if (data_shards + parity_shards > kMaxShards) {
     reader.fail("parity_shards",
                 absl::InvalidArgumentError(str_cat("with data_shards more than ", kMaxShards)));

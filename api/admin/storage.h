@@ -20,6 +20,8 @@ struct DesiredStorage {
   int data_shards = 10;   ///< k; fixed like block_bytes
   int parity_shards = 2;  ///< m; fixed like block_bytes
   int spares = 0;         ///< targets kept out of groups, to replace others
+  /// Shared memory for fetched blocks on every node with engines; 0 = the fetcher's own default.
+  std::int64_t fetch_bytes = 0;
   bool operator==(const DesiredStorage&) const = default;
 };
 

@@ -19,6 +19,7 @@
 #include "api/recipe/deployment.h"
 #include "api/recipe/models.h"
 #include "api/recipe/prepared_request.h"
+#include "common/crypto/secret_file.h"
 #include "common/http/event_loop.h"
 #include "common/http/http_server.h"
 #include "common/log/log.h"
@@ -39,6 +40,8 @@ struct EntrypointOptions {
   std::chrono::milliseconds keep_alive{10'000};  ///< comments on a stream that is silent
   std::string response_store;                    ///< file of stored responses; empty = in memory
   StoreBounds stored_responses;
+  /// What the names of stored KV are made of; without it none is looked for, and none stored.
+  std::optional<Secret> cluster_secret;
   common::http::HttpServerLimits http;
   EnginePoolLimits engines;
 };

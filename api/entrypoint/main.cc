@@ -15,6 +15,7 @@
 #include "api/recipe/settings.h"
 #include "api/tokenizer/tokenizer.h"
 #include "common/annotate.h"
+#include "common/crypto/secret_file.h"
 #include "common/mapped_file.h"
 #include "common/process/shutdown_signal.h"
 #include "common/status_macros.h"
@@ -36,6 +37,7 @@ struct Flags {
   int request_deadline_s = 300;
   int response_store_ttl_s = 30 * 24 * 3600;
   int drain_timeout_s = 60;
+  std::string cluster_secret;
 };
 
 /// Where sources disagree on how a model is served; docs/decisions.md has the defaults' reasons.
@@ -104,6 +106,9 @@ void add_flags(CLI::App& app, Flags& flags) {
                  "what stored responses may take; beyond it the oldest go")
       ->check(CLI::Range(std::size_t{1} << 16, std::size_t{1} << 40))
       ->capture_default_str();
+  app.add_option("--cluster-secret", flags.cluster_secret,
+                 "file of 32 bytes, its owner's alone, that the names of stored KV are made of; "
+                 "without it no stored KV is looked for, and none is stored");
   app.add_option("--max-body-bytes", options.http.body_bytes, "larger bodies are answered with 413")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
@@ -194,6 +199,9 @@ absl::Status run(Flags flags) {
   const Logger log = Logger::to_stderr("entrypoint", level);
   ASSIGN_OR_RETURN(const ShutdownSignal signal, ShutdownSignal::install());
   ASSIGN_OR_RETURN(Model model, open_model(flags));
+  if (!flags.cluster_secret.empty()) {
+    ASSIGN_OR_RETURN(flags.options.cluster_secret, read_secret_file(flags.cluster_secret));
+  }
   flags.options.context_tokens = model.context_tokens;
   flags.options.request_deadline = std::chrono::seconds(flags.request_deadline_s);
   flags.options.stored_responses.time_to_live = std::chrono::seconds(flags.response_store_ttl_s);

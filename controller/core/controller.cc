@@ -28,18 +28,27 @@ AssignedProcess assigned_process(const Placement& placement, const DesiredState&
   assigned.spec.role = placement.role;
   assigned.spec.model_dir = desired.model_dir;
   assigned.spec.model_id = desired.model_id;
-  if (placement.role == ProcessRole::kStorage) {
-    assigned.spec.targets = desired.storage.targets_per_node;
-    assigned.spec.target_bytes = desired.storage.target_bytes;
+  const bool moves_kv =
+      placement.role == ProcessRole::kStorage || placement.role == ProcessRole::kKvFetch;
+  if (moves_kv) {
     // It knows nothing of models, and so keeps running when the model changes.
     assigned.spec.model_dir.clear();
     assigned.spec.model_id.clear();
+  }
+  if (placement.role == ProcessRole::kKvFetch) {
+    assigned.spec.fetch_bytes = desired.storage.fetch_bytes;
+    return assigned;
+  }
+  if (placement.role == ProcessRole::kStorage) {
+    assigned.spec.targets = desired.storage.targets_per_node;
+    assigned.spec.target_bytes = desired.storage.target_bytes;
     return assigned;
   }
   if (placement.role == ProcessRole::kEntrypoint) {
     assigned.spec.listen = desired.entrypoint_listen;
     return assigned;
   }
+  assigned.spec.uses_kv_store = desired.storage.nodes > 0;
   assigned.spec.engine = desired.engine;
   assigned.spec.kv_blocks = desired.kv_blocks;
   assigned.spec.max_sequences = desired.max_sequences;
@@ -50,9 +59,7 @@ AssignedProcess assigned_process(const Placement& placement, const DesiredState&
 std::vector<view::PlacedWorker> engine_workers(const std::vector<Placement>& placements) {
   std::vector<view::PlacedWorker> placed;
   for (const Placement& placement : placements) {
-    if (placement.role == ProcessRole::kEntrypoint || placement.role == ProcessRole::kStorage) {
-      continue;
-    }
+    if (!api::admin::is_engine(placement.role)) continue;
     placed.push_back({placement.worker_id, placement.node_id,
                       placement.role == ProcessRole::kPrefill ? api::admin::WorkerRole::kPrefill
                                                               : api::admin::WorkerRole::kDecode,

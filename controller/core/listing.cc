@@ -52,7 +52,7 @@ InstanceInfo instance(ProcessRole role, bool is_wanted, InstanceWorker worker) {
 void add_unplaced(const StoredState& state, ProcessRole role, int placed,
                   std::vector<InstanceInfo>& list) {
   std::set<int> taken;
-  for (int count = placed; count < wanted_count(*state.desired, role); ++count) {
+  for (int count = placed; count < wanted_count(*state.desired, state.placements, role); ++count) {
     InstanceWorker worker;
     worker.worker_id = free_worker_name(state.placements, role, taken);
     worker.state = "pending";

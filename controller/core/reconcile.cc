@@ -27,7 +27,8 @@ class Pass {
   void note_incarnations();
   void forget_released();
   void replace_lost();
-  void match_count(ProcessRole role, int wanted);
+  void match_counts();
+  void match_fetchers();
   Reconciled finish();
 
  private:
@@ -36,9 +37,12 @@ class Pass {
   std::vector<Placement*> active(ProcessRole role);
   void set_phase(Placement& placement, PlacementPhase phase, std::string_view kind,
                  std::string detail);
+  void match_count(ProcessRole role, int wanted);
   void release_surplus(std::vector<Placement*> active, int wanted);
   bool revive_one(ProcessRole role);
   bool place_one(ProcessRole role);
+  void place(ProcessRole role, const std::string& node_id);
+  void provide_fetcher(const std::string& node_id);
   std::optional<std::string> best_node(ProcessRole role) const;
 
   std::vector<Placement> placements_;
@@ -148,6 +152,13 @@ std::vector<Placement*> Pass::active(ProcessRole role) {
   return found;
 }
 
+void Pass::match_counts() {
+  for (ProcessRole role : kAllRoles) {
+    if (role == ProcessRole::kKvFetch) continue;  // their number follows from where engines are
+    match_count(role, wanted_count(*inputs_.desired, placements_, role));
+  }
+}
+
 void Pass::match_count(ProcessRole role, int wanted) {
   std::vector<Placement*> present = active(role);
   int missing = wanted - static_cast<int>(present.size());
@@ -180,16 +191,42 @@ bool Pass::revive_one(ProcessRole role) {
 bool Pass::place_one(ProcessRole role) {
   const std::optional<std::string> node = best_node(role);
   if (!node) return false;
+  place(role, *node);
+  return true;
+}
+
+void Pass::place(ProcessRole role, const std::string& node_id) {
   Placement placement;
   placement.worker_id = free_worker_name(placements_, role);
   placement.role = role;
   placement.index = *parse_worker_index(placement.worker_id, role);
-  placement.node_id = *node;
+  placement.node_id = node_id;
   placement.incarnation = retired_incarnation_;
   placement.changed_revision = inputs_.next_revision;
-  notes_.push_back({"worker_placed", placement.worker_id, str_cat("on ", *node)});
+  notes_.push_back({"worker_placed", placement.worker_id, str_cat("on ", node_id)});
   placements_.push_back(std::move(placement));
-  return true;
+}
+
+void Pass::match_fetchers() {
+  std::set<std::string> without = fetcher_nodes(*inputs_.desired, placements_);
+  for (Placement* fetcher : active(ProcessRole::kKvFetch)) {
+    const bool is_needed = without.erase(fetcher->node_id) > 0;  // the first of its node
+    if (is_needed || inputs_.is_window_open) continue;
+    set_phase(*fetcher, PlacementPhase::kReleasing, "worker_released",
+              str_cat("node ", fetcher->node_id, " needs no fetcher"));
+  }
+  for (const std::string& node_id : without) {
+    if (is_alive(node_id)) provide_fetcher(node_id);
+  }
+}
+
+void Pass::provide_fetcher(const std::string& node_id) {
+  for (Placement& placement : placements_) {
+    if (placement.role != ProcessRole::kKvFetch || placement.node_id != node_id) continue;
+    set_phase(placement, PlacementPhase::kActive, "worker_placed", str_cat("again on ", node_id));
+    return;
+  }
+  place(ProcessRole::kKvFetch, node_id);
 }
 
 std::optional<std::string> Pass::best_node(ProcessRole role) const {
@@ -237,7 +274,19 @@ std::optional<int> parse_worker_index(std::string_view worker_id, ProcessRole ro
   return index;
 }
 
-int wanted_count(const DesiredState& desired, ProcessRole role) {
+std::set<std::string> fetcher_nodes(const DesiredState& desired,
+                                    const std::vector<Placement>& placements) {
+  std::set<std::string> nodes;
+  if (desired.storage.nodes == 0) return nodes;
+  for (const Placement& placement : placements) {
+    const bool is_active = placement.phase == PlacementPhase::kActive;
+    if (is_active && api::admin::is_engine(placement.role)) nodes.insert(placement.node_id);
+  }
+  return nodes;
+}
+
+int wanted_count(const DesiredState& desired, const std::vector<Placement>& placements,
+                 ProcessRole role) {
   switch (role) {
     case ProcessRole::kPrefill:
       return desired.prefill;
@@ -247,6 +296,8 @@ int wanted_count(const DesiredState& desired, ProcessRole role) {
       return desired.entrypoint;
     case ProcessRole::kStorage:
       return desired.storage.nodes;
+    case ProcessRole::kKvFetch:
+      return static_cast<int>(fetcher_nodes(desired, placements).size());
   }
   return 0;
 }
@@ -269,7 +320,8 @@ Reconciled reconcile(Reconciled current, const ReconcileInputs& inputs, std::vec
   pass.forget_released();
   pass.replace_lost();
   if (inputs.desired) {
-    for (ProcessRole role : kAllRoles) pass.match_count(role, wanted_count(*inputs.desired, role));
+    pass.match_counts();
+    pass.match_fetchers();
   }
   pass.note_incarnations();  // of what was placed just now under a name that runs already
   return pass.finish();

@@ -23,15 +23,20 @@ struct Note {
 /// The index in "<role>-<index>"; nullopt when the id has not exactly that form.
 std::optional<int> parse_worker_index(std::string_view worker_id, api::admin::ProcessRole role);
 std::string worker_name(api::admin::ProcessRole role, int index);
+/// Nodes that get a KV fetcher: those with an active engine, if the cluster stores KV.
+std::set<std::string> fetcher_nodes(const api::admin::DesiredState& desired,
+                                    const std::vector<Placement>& placements);
 /// How many workers of a role are wanted.
-int wanted_count(const api::admin::DesiredState& desired, api::admin::ProcessRole role);
+int wanted_count(const api::admin::DesiredState& desired, const std::vector<Placement>& placements,
+                 api::admin::ProcessRole role);
 /// "<role>-<index>" of the lowest index that no placement uses, apart from those in `taken`.
 std::string free_worker_name(const std::vector<Placement>& placements, api::admin::ProcessRole role,
                              const std::set<int>& taken = {});
 
 inline constexpr api::admin::ProcessRole kAllRoles[] = {
     api::admin::ProcessRole::kPrefill, api::admin::ProcessRole::kDecode,
-    api::admin::ProcessRole::kEntrypoint, api::admin::ProcessRole::kStorage};
+    api::admin::ProcessRole::kEntrypoint, api::admin::ProcessRole::kStorage,
+    api::admin::ProcessRole::kKvFetch};
 
 struct ReconcileInputs {
   const std::optional<api::admin::DesiredState>& desired;
@@ -56,7 +61,9 @@ struct Reconciled {
 /// 3. releases the workers of lost nodes when another node is alive;
 /// 4. per role, releases the highest indices beyond the desired count (window closed), or revives
 ///    and places workers up to it, on the alive node with the fewest of that role, then the fewest
-///    in all, then the first by name.
+///    in all, then the first by name;
+/// 5. brings KV fetchers to where the engines are, one on each of fetcher_nodes(), and releases
+///    the others (window closed).
 /// Pure; with unchanged inputs a second call changes nothing.
 Reconciled reconcile(Reconciled current, const ReconcileInputs& inputs, std::vector<Note>& notes);
 

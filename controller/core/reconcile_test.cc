@@ -29,6 +29,7 @@ NodeRecord node(std::string node_id, std::vector<std::string> workers, std::uint
     report.role = worker_id.starts_with("decode")    ? ProcessRole::kDecode
                   : worker_id.starts_with("prefill") ? ProcessRole::kPrefill
                   : worker_id.starts_with("storage") ? ProcessRole::kStorage
+                  : worker_id.starts_with("kvfetch") ? ProcessRole::kKvFetch
                                                      : ProcessRole::kEntrypoint;
     report.worker_id = std::move(worker_id);
     report.incarnation = 5;
@@ -193,6 +194,42 @@ TEST(Reconcile, StorageStaysOnItsMachineAndOneMachineHasOneOfIt) {
   EXPECT_EQ(summary(placed), "storage-0@n0 storage-1@n1");
   const Reconciled lost = settle(placed, desired, nodes, false, {"n0"});
   EXPECT_EQ(summary(lost), "storage-0@n0 storage-1@n1");
+}
+
+TEST(Reconcile, EveryNodeWithAnEngineHasOneFetcherWhileTheClusterStoresKv) {
+  std::optional<DesiredState> desired = desire(1, 1, 1);
+  desired->storage.nodes = 1;
+  const Nodes nodes = nodes_of({node("n0", {}), node("n1", {}), node("n2", {}), node("n3", {})});
+  const Reconciled placed = settle({}, desired, nodes);
+  EXPECT_EQ(summary(placed),
+            "prefill-0@n0 decode-0@n1 entrypoint-0@n2 storage-0@n3 kvfetch-0@n0 kvfetch-1@n1");
+  EXPECT_EQ(wanted_count(*desired, placed.placements, ProcessRole::kKvFetch), 2);
+  // Fewer engines, fewer fetchers; but not while agents are still awaited.
+  desired->decode = 0;
+  EXPECT_EQ(summary(settle(placed, desired, nodes, true)), summary(placed));
+  const Reconciled fewer = settle(placed, desired, nodes);
+  EXPECT_EQ(summary(fewer),
+            "prefill-0@n0 decode-0@n1(releasing) entrypoint-0@n2 storage-0@n3 kvfetch-0@n0 "
+            "kvfetch-1@n1(releasing)");
+  // The node gets back the one that it had.
+  desired->decode = 1;
+  EXPECT_EQ(summary(settle(fewer, desired, nodes)), summary(placed));
+  desired->storage.nodes = 0;
+  EXPECT_EQ(summary(settle(placed, desired, nodes)),
+            "prefill-0@n0 decode-0@n1 entrypoint-0@n2 storage-0@n3(releasing) "
+            "kvfetch-0@n0(releasing) kvfetch-1@n1(releasing)");
+}
+
+TEST(Reconcile, AFetcherFollowsTheEngineOfALostNode) {
+  std::optional<DesiredState> desired = desire(1, 0);
+  desired->storage.nodes = 1;
+  Nodes nodes = nodes_of({node("n0", {}), node("n1", {})});
+  const Reconciled placed = settle({}, desired, nodes);
+  EXPECT_EQ(summary(placed), "prefill-0@n0 storage-0@n1 kvfetch-0@n0");
+  nodes.at("n0").is_alive = false;
+  EXPECT_EQ(summary(settle(placed, desired, nodes, false, {"n0"})),
+            "prefill-0@n0(releasing) prefill-1@n1 storage-0@n1 kvfetch-0@n0(releasing) "
+            "kvfetch-1@n1");
 }
 
 TEST(Reconcile, IncarnationsGrowOverRemovalsOfTheSameName) {

@@ -46,7 +46,9 @@ void ControllerMetrics::observe(
   }
   for (api::admin::ProcessRole role : core::kAllRoles) {
     const std::string name(api::admin::process_role_name(role));
-    desired_.with({name}).set(state.desired ? core::wanted_count(*state.desired, role) : 0);
+    const int wanted =
+        state.desired ? core::wanted_count(*state.desired, state.placements, role) : 0;
+    desired_.with({name}).set(wanted);
     for (const std::string& worker_state : worker_states()) {
       workers_.with({name, worker_state}).set(counts[{name, worker_state}]);
     }

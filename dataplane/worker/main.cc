@@ -40,6 +40,7 @@ struct Options {
   std::string advertise;
   std::string metrics = "127.0.0.1:0";
   std::string engine;
+  std::string kv_fetch;
   /// A cancel waits for the step under way: 256 rows keep that well under a second on a busy CPU,
   /// where 512 rows of a long context were seen to take most of one.
   engine::EngineLimits limits{.max_step_rows = 256, .threads = 0};
@@ -77,6 +78,9 @@ void declare(CLI::App& app, Options& options) {
                  "Threads that compute a step; 0: one for each core this process may use")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
+  app.add_option("--kv-fetch", options.kv_fetch,
+                 "Address of this machine's KV fetcher (unix:/PATH); empty: no KV is fetched or "
+                 "stored");
   app.add_option("--ready-file", options.ready_file,
                  "Written once the worker serves: pid, addresses, model, digest as JSON");
   app.add_option("--log-level", options.log_level, "debug, info, warn, error or off")
@@ -134,6 +138,7 @@ absl::Status run(const Options& options, const Logger& log) {
   config.identity.artifact_digest.assign(digest.begin(), digest.end());
   config.listen_address = options.listen;
   config.advertise_address = options.advertise;
+  config.kv_fetch = options.kv_fetch;
   config.eos_tokens = {checkpoint->config().eos_token_id};
   config.limits.max_step_rows = options.limits.max_step_rows;
   config.limits.max_sequences = options.limits.max_sequences;

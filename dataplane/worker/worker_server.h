@@ -36,6 +36,7 @@ struct WorkerConfig {
   transfer::PeerIdentity identity;
   std::string listen_address = "127.0.0.1:0";
   std::string advertise_address;  ///< host:port for other workers; empty: where it listens
+  std::string kv_fetch;           ///< the machine's KV fetcher, unix:/PATH; empty: none is used
   std::vector<TokenId> eos_tokens;
   scheduler::SchedulerLimits limits;
   transfer::ExportLimits exports;

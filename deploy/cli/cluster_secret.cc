@@ -4,10 +4,8 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 
-#include "common/mapped_file.h"
 #include "common/status_macros.h"
 #include "common/str_cat.h"
 
@@ -36,15 +34,11 @@ absl::Status create(const std::string& path, const ClusterSecret& secret) {
 }
 
 absl::StatusOr<ClusterSecret> read(const std::string& path) {
-  ASSIGN_OR_RETURN(const std::string bytes, read_file(path, 4096));
-  ClusterSecret secret{};
-  if (bytes.size() != secret.size()) {
-    return absl::DataLossError(
-        str_cat(path, " holds ", bytes.size(), " bytes instead of ", secret.size(),
-                "; remove it to make a new one (what is stored under the old one is then lost)"));
-  }
-  std::copy(bytes.begin(), bytes.end(), secret.begin());
-  return secret;
+  absl::StatusOr<ClusterSecret> secret = read_secret_file(path);
+  if (!absl::IsDataLoss(secret.status())) return secret;
+  return absl::DataLossError(
+      str_cat(message_of(secret.status()),
+              "; remove it to make a new one (what is stored under the old one is then lost)"));
 }
 
 }  // namespace

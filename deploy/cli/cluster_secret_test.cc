@@ -43,6 +43,7 @@ TEST_F(ClusterSecretTest, TwoFoldersHaveTwo) {
 
 TEST_F(ClusterSecretTest, AFileOfAnotherLengthIsNotReplaced) {
   std::ofstream(cluster_secret_path(folder_)) << "short";
+  ASSERT_EQ(chmod(cluster_secret_path(folder_).c_str(), 0600), 0);
   const auto secret = load_or_create_secret(folder_);
   EXPECT_EQ(secret.status().code(), absl::StatusCode::kDataLoss);
   EXPECT_NE(message_of(secret.status()).find("cluster.secret"), std::string_view::npos);

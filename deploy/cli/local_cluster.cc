@@ -44,6 +44,11 @@ constexpr int kRecordPauseMs = 500;
 constexpr std::chrono::seconds kAgentGrace{100};  // more than it allows its own processes
 constexpr std::chrono::seconds kControllerGrace{10};
 
+// Memory for fetched blocks: a part of what is stored, and little enough for a laptop.
+constexpr std::int64_t kStoredPerFetched = 8;
+constexpr std::int64_t kLeastFetchBytes = 16 << 20;
+constexpr std::int64_t kMostFetchBytes = 256 << 20;
+
 /// Engine processes share the cores of this machine: more threads than cores would only fight.
 int threads_per_worker(int workers) {
   const auto cores = static_cast<int>(std::thread::hardware_concurrency());
@@ -119,7 +124,9 @@ struct Progress {
 /// once: waiting for the agent's next try would only hide the reason.
 Progress assess(const std::vector<InstanceInfo>& instances, const DesiredState& desired) {
   Progress progress;
-  progress.wanted = desired.prefill + desired.decode + desired.entrypoint + desired.storage.nodes;
+  const int fetchers = desired.storage.nodes > 0 ? 1 : 0;  // one on this machine
+  progress.wanted =
+      desired.prefill + desired.decode + desired.entrypoint + desired.storage.nodes + fetchers;
   for (const InstanceInfo& instance : instances) {
     if (!instance.is_wanted) continue;
     for (const InstanceWorker& worker : instance.workers) {
@@ -174,10 +181,12 @@ absl::StatusOr<api::admin::DesiredStorage> storage_of(const UpOptions& options) 
   if (options.kv_bytes == 0) return storage;
   ASSIGN_OR_RETURN(const std::size_t block_bytes,
                    kv_block_bytes(options.model_dir, options.engine));
+  const std::int64_t fetched = static_cast<std::int64_t>(options.kv_bytes) / kStoredPerFetched;
   storage.nodes = 1;
   storage.targets_per_node = storage.data_shards + storage.parity_shards;
   storage.target_bytes = static_cast<std::int64_t>(options.kv_bytes) / storage.targets_per_node;
   storage.block_bytes = static_cast<std::int64_t>(block_bytes);
+  storage.fetch_bytes = std::clamp(fetched, kLeastFetchBytes, kMostFetchBytes);
   return storage;
 }
 
@@ -322,11 +331,12 @@ absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::start(const UpOption
       .controller = Impl::make_server(
           options, "controller",
           {"--listen", controller, "--data-dir", options.data_dir + "/controller"}),
-      .agent = Impl::make_server(options, "agent",
-                                 {"--controller", str_cat("http://", controller), "--node-id",
-                                  node_id_of(options.data_dir), "--listen", "127.0.0.1:0",
-                                  "--data-dir", options.data_dir + "/agent", "--bin-dir",
-                                  options.program_dir, "--worker-threads", threads}),
+      .agent = Impl::make_server(
+          options, "agent",
+          {"--controller", str_cat("http://", controller), "--node-id",
+           node_id_of(options.data_dir), "--listen", "127.0.0.1:0", "--data-dir",
+           options.data_dir + "/agent", "--bin-dir", options.program_dir, "--worker-threads",
+           threads, "--cluster-secret", cluster_secret_path(options.data_dir)}),
       .admin = AdminClient(controller)});
   auto cluster = std::unique_ptr<LocalCluster>(new LocalCluster(std::move(impl)));
   absl::Status status = cluster->impl_->start_servers(signal, reporter);

@@ -106,10 +106,8 @@ absl::StatusOr<std::uint32_t> block_size(const Options& options, const MapCell& 
 
 absl::Status write_ready_file(const Options& options, const MetricsServer& metrics) {
   if (options.ready_file.empty()) return absl::OkStatus();
-  const Json ready = {{"pid", ::getpid()},
-                      {"address", options.listen},
-                      {"host_id", options.host_id},
-                      {"metrics_address", metrics.address()}};
+  const Json ready = {
+      {"pid", ::getpid()}, {"address", options.listen}, {"metrics_address", metrics.address()}};
   return write_file_atomically(options.ready_file, dump_json(ready) + "\n");
 }
 

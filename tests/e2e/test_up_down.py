@@ -34,7 +34,8 @@ class Commands(ClusterTest):
         record = self.cluster.record
         self.assertEqual(set(record), {"entrypoint", "controller", "data_dir", "pids"})
         self.assertEqual(set(record["pids"]),
-                         {"up", "controller", "agent", "prefill", "decode", "entrypoint", "storage"})
+                         {"up", "controller", "agent", "prefill", "decode", "entrypoint", "storage",
+                          "kvfetch"})
         for role, pids in record["pids"].items():
             self.assertEqual(len(pids), 1, role)
             self.assertTrue(is_running(pids[0]), role)
@@ -48,7 +49,8 @@ class Commands(ClusterTest):
         status = json.loads(self.millrace("status", "--json").stdout)
         self.assertEqual(status["entrypoint"], self.cluster.entrypoint)
         self.assertEqual({w["role"]: w["state"] for w in status["workers"]},
-                         {"prefill": "ready", "decode": "ready", "entrypoint": "ready", "storage": "ready"})
+                         {"prefill": "ready", "decode": "ready", "entrypoint": "ready", "storage": "ready",
+                          "kvfetch": "ready"})
         text = self.millrace("status")
         self.assertEqual(text.returncode, 0)
         self.assertIn("decode-0", text.stdout)
@@ -94,7 +96,7 @@ class Commands(ClusterTest):
         second = self.millrace("up", "--detach")
         self.assertEqual(second.returncode, 1)
         self.assertIn("millrace down", second.stderr)
-        self.assertEqual(len(self.cluster.workers()), 4)
+        self.assertEqual(len(self.cluster.workers()), 5)
 
     def test_the_model_is_named_after_its_folder(self):
         self.assertEqual(model_of(self.cluster.entrypoint), "nano")
