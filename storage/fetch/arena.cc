@@ -97,6 +97,18 @@ std::string name_prefix(const std::string& host_id) {
   return str_cat("millrace-", host_id, "++kvfetch+");
 }
 
+const char* kind_name(ArenaKind kind) {
+  switch (kind) {
+    case ArenaKind::kRead:
+      return "read-";
+    case ArenaKind::kWrite:
+      return "write-";
+    case ArenaKind::kWindow:
+      return "window-";
+  }
+  CHECK(false, "no such kind of arena");
+}
+
 absl::Status check_header(const Header& header, const ArenaTicket& ticket, ArenaKind kind) {
   if (header.magic != kMagic) {
     return absl::DataLossError(str_cat(ticket.shm_name, " is no arena of KV blocks"));
@@ -131,9 +143,9 @@ absl::StatusOr<SharedRegion> map_arena(const ArenaTicket& ticket, ArenaKind kind
     return absl::DataLossError(str_cat("no arena has ", ticket.bytes, " bytes"));
   }
   ASSIGN_OR_RETURN(SharedRegion region,
-                   kind == ArenaKind::kRead
-                       ? SharedRegion::open(ticket.shm_name, ticket.bytes)
-                       : SharedRegion::open_writable(ticket.shm_name, ticket.bytes));
+                   kind == ArenaKind::kWrite
+                       ? SharedRegion::open_writable(ticket.shm_name, ticket.bytes)
+                       : SharedRegion::open(ticket.shm_name, ticket.bytes));
   RETURN_IF_ERROR(check_header(header_of(region.bytes()), ticket, kind));
   return region;
 }
@@ -192,9 +204,7 @@ absl::StatusOr<Arena> Arena::create(const ArenaShape& shape) {
                                               " slots for blocks of ", shape.block_bytes,
                                               " bytes holds nothing"));
   }
-  std::string name =
-      str_cat(name_prefix(shape.host_id), shape.kind == ArenaKind::kRead ? "read-" : "write-",
-              shape.incarnation);
+  std::string name = str_cat(name_prefix(shape.host_id), kind_name(shape.kind), shape.incarnation);
   const std::uint64_t bytes = arena_bytes_of(shape.slot_count, shape.block_bytes);
   ASSIGN_OR_RETURN(SharedRegion region, SharedRegion::create(name, bytes));
 
@@ -268,8 +278,9 @@ void Arena::set_state(const SlotRef& ref, SlotState state) {
 
 // ---- engines ------------------------------------------------------------------------------------
 
-absl::StatusOr<ArenaReader> ArenaReader::open(const ArenaTicket& ticket) {
-  ASSIGN_OR_RETURN(SharedRegion region, map_arena(ticket, ArenaKind::kRead));
+absl::StatusOr<ArenaReader> ArenaReader::open(const ArenaTicket& ticket, ArenaKind kind) {
+  CHECK(kind != ArenaKind::kWrite);
+  ASSIGN_OR_RETURN(SharedRegion region, map_arena(ticket, kind));
   return ArenaReader(std::move(region));
 }
 

@@ -16,13 +16,15 @@ namespace millrace::storage::fetch {
 
 /// KV blocks in shared memory, in slots of one size. There are two arenas: blocks that were fetched
 /// lie in one that engines map read-only; engines put new blocks in the other. So an engine that
-/// goes on writing after its time can spoil only what is checked again before it is stored.
+/// goes on writing after its time can spoil only what is checked again before it is stored. A third
+/// one, which engines map read-only too, holds sliding windows (storage/swa); all that is said here
+/// of blocks is true of them there.
 ///
 /// One region, in the machine's byte order (it never leaves the machine). Version 1:
 ///
 ///     0      8   magic "MRARENA\0"
 ///     8      4   version
-///     12     4   kind: 1 = read arena, 2 = write arena
+///     12     4   kind: 1 = read arena, 2 = write arena, 3 = window arena
 ///     16     8   incarnation: random, another one after each start of its owner
 ///     24     4   slot count
 ///     28     4   block bytes: the largest block
@@ -49,7 +51,7 @@ inline constexpr std::uint32_t kArenaVersion = 1;
 inline constexpr std::size_t kArenaPageBytes = 4096;
 inline constexpr std::size_t kArenaEntryBytes = 64;
 
-enum class ArenaKind : std::uint32_t { kRead = 1, kWrite = 2 };
+enum class ArenaKind : std::uint32_t { kRead = 1, kWrite = 2, kWindow = 3 };
 
 enum class SlotState : std::uint8_t {
   kFree = 0,
@@ -136,12 +138,13 @@ class Arena {
   SharedRegion region_;
 };
 
-/// An engine's side of the read arena. Any thread.
+/// The side of those who read an arena of blocks or windows. Any thread.
 class ArenaReader {
  public:
-  /// kNotFound: there is no such arena (any more); kDataLoss: it is not what the ticket says, or of
-  /// another version (both named).
-  static absl::StatusOr<ArenaReader> open(const ArenaTicket& ticket);
+  /// `kind`: kRead or kWindow. kNotFound: there is no such arena (any more); kDataLoss: it is not
+  /// what the ticket says, or of another version (both named).
+  static absl::StatusOr<ArenaReader> open(const ArenaTicket& ticket,
+                                          ArenaKind kind = ArenaKind::kRead);
 
   /// Copies a block that a fetch said is ready; `out` has exactly its size. OK means that `out`
   /// holds the block of that key, verified after it was copied. Otherwise `out` is worth nothing:

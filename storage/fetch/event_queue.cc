@@ -6,32 +6,46 @@
 namespace millrace::storage::fetch {
 namespace {
 
-/// How much of the bound a command takes: what grows with what an engine sends.
-std::size_t keys_of(const FetchEvent& command) {
-  if (const auto* fetch = std::get_if<FetchBlocks>(&command)) return fetch->keys.size();
-  if (const auto* release = std::get_if<ReleaseBlocks>(&command))
-    return release->indices.size() / 8;
+/// How much of the bounds a command takes: what grows with what an engine sends.
+std::size_t keys_of(const LoopEvent& command) {
+  const auto* blocks = std::get_if<FetchEvent>(&command);
+  if (blocks == nullptr) return 0;
+  if (const auto* fetch = std::get_if<FetchBlocks>(blocks)) return fetch->keys.size();
+  if (const auto* release = std::get_if<ReleaseBlocks>(blocks)) return release->indices.size() / 8;
   return 0;
+}
+
+std::size_t window_bytes_of(const LoopEvent& command) {
+  const auto* windows = std::get_if<WindowEvent>(&command);
+  const auto* put = windows == nullptr ? nullptr : std::get_if<PutWindow>(windows);
+  return put == nullptr ? 0 : put->window.size();
 }
 
 }  // namespace
 
-bool EventQueue::try_push_command(FetchEvent&& command) {
+bool EventQueue::try_push_command(LoopEvent&& command) {
   const std::size_t keys = keys_of(command);
+  const std::size_t window_bytes = window_bytes_of(command);
   {
     std::lock_guard lock(mutex_);
+    if (window_bytes_ + window_bytes > limits_.max_window_bytes ||
+        (window_bytes > 0 && command_count_ >= limits_.max_commands)) {
+      ++refused_windows_;
+      return false;
+    }
     if (command_count_ >= limits_.max_commands) return false;
     // One that is larger than the bound may still pass, alone: the core says what is wrong with it.
     if (key_count_ > 0 && key_count_ + keys > limits_.max_keys) return false;
     ++command_count_;
     key_count_ += keys;
+    window_bytes_ += window_bytes;
     queue_.push_back(std::move(command));
   }
   ready_.notify_one();
   return true;
 }
 
-void EventQueue::push(FetchEvent&& event) {
+void EventQueue::push(LoopEvent&& event) {
   {
     std::lock_guard lock(mutex_);
     queue_.push_back(std::move(event));
@@ -39,7 +53,7 @@ void EventQueue::push(FetchEvent&& event) {
   ready_.notify_one();
 }
 
-std::vector<FetchEvent> EventQueue::pop_all(std::chrono::nanoseconds timeout) {
+std::vector<LoopEvent> EventQueue::pop_all(std::chrono::nanoseconds timeout) {
   std::unique_lock lock(mutex_);
   if (timeout > std::chrono::nanoseconds::zero()) {
     ready_.wait_for(lock, timeout, [&] { return is_woken_ || !queue_.empty(); });
@@ -47,6 +61,7 @@ std::vector<FetchEvent> EventQueue::pop_all(std::chrono::nanoseconds timeout) {
   is_woken_ = false;
   command_count_ = 0;
   key_count_ = 0;
+  window_bytes_ = 0;
   return std::exchange(queue_, {});
 }
 
@@ -56,6 +71,11 @@ void EventQueue::wake() {
     is_woken_ = true;
   }
   ready_.notify_one();
+}
+
+std::uint64_t EventQueue::refused_windows() const {
+  std::lock_guard lock(mutex_);
+  return refused_windows_;
 }
 
 }  // namespace millrace::storage::fetch

@@ -12,6 +12,7 @@
 #include "common/status_macros.h"
 #include "common/str_cat.h"
 #include "common/types.h"
+#include "storage/ec/crc32c.h"
 #include "storage/fetch/fetch_wire.h"
 
 namespace millrace::storage::fetch {
@@ -32,7 +33,9 @@ absl::Status from_grpc(const grpc::Status& status) {
 class Connection final
     : public grpc::ClientBidiReactor<proto::v1::KvFetchCommands, proto::v1::KvFetchEvents> {
  public:
-  explicit Connection(const FetchClientOptions& options) : max_waiting_(options.max_waiting) {
+  explicit Connection(const FetchClientOptions& options)
+      : max_waiting_(options.max_waiting),
+        max_waiting_window_bytes_(options.max_waiting_window_bytes) {
     grpc::ChannelArguments arguments;
     // A connection for each engine of a process, so that none waits behind another's.
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
@@ -67,9 +70,16 @@ class Connection final
   absl::Status send(proto::v1::KvFetchCommand command) {
     std::lock_guard lock(mutex_);
     if (!end_.ok()) return end_;
+    const std::size_t window_bytes = command.put_window().window().size();
+    if (waiting_window_bytes_ + window_bytes > max_waiting_window_bytes_) {
+      return absl::ResourceExhaustedError(str_cat(waiting_window_bytes_,
+                                                  " bytes of windows wait for the fetcher, and ",
+                                                  max_waiting_window_bytes_, " may"));
+    }
     if (outbox_.size() >= max_waiting_) {
       return break_off(absl::ResourceExhaustedError("too many commands wait for the fetcher"));
     }
+    waiting_window_bytes_ += window_bytes;
     outbox_.push_back(std::move(command));
     send_next();
     return absl::OkStatus();
@@ -126,6 +136,7 @@ class Connection final
     writing_.Clear();
     for (std::size_t bytes = 0; !outbox_.empty() && bytes < kBatchBytes; outbox_.pop_front()) {
       bytes += outbox_.front().ByteSizeLong();
+      waiting_window_bytes_ -= outbox_.front().put_window().window().size();
       *writing_.add_commands() = std::move(outbox_.front());
     }
     is_writing_ = true;
@@ -136,11 +147,13 @@ class Connection final
   absl::Status break_off(const absl::Status& reason) {
     end_ = reason;
     outbox_.clear();
+    waiting_window_bytes_ = 0;
     context_.TryCancel();
     return reason;
   }
 
   const std::size_t max_waiting_;
+  const std::size_t max_waiting_window_bytes_;
   std::unique_ptr<proto::v1::KvFetch::Stub> stub_;
   grpc::ClientContext context_;
   proto::v1::KvFetchEvents incoming_;   // the read under way owns it
@@ -149,6 +162,7 @@ class Connection final
   mutable std::mutex mutex_;  // guards all below
   std::condition_variable changed_;
   std::deque<proto::v1::KvFetchCommand> outbox_;
+  std::size_t waiting_window_bytes_ = 0;  ///< in outbox_
   std::vector<SessionEvent> events_;
   std::optional<proto::v1::KvFetchWelcome> welcome_;
   bool is_writing_ = false;
@@ -156,16 +170,22 @@ class Connection final
   absl::Status end_;  ///< OK while connected
 };
 
+/// What an engine has mapped, and how large what lies there can be.
+struct Arenas {
+  ArenaReader reader;
+  ArenaWriter writer;
+  std::optional<ArenaReader> windows;
+  std::uint32_t block_bytes = 0;
+  std::uint32_t window_bytes = 0;
+};
+
 class GrpcFetchClient final : public FetchClient {
  public:
-  GrpcFetchClient(std::unique_ptr<Connection> connection, ArenaReader reader, ArenaWriter writer,
-                  std::uint32_t block_bytes)
-      : connection_(std::move(connection)),
-        reader_(std::move(reader)),
-        writer_(std::move(writer)),
-        block_bytes_(block_bytes) {}
+  GrpcFetchClient(std::unique_ptr<Connection> connection, Arenas arenas)
+      : connection_(std::move(connection)), arenas_(std::move(arenas)) {}
 
-  std::uint32_t block_bytes() const override { return block_bytes_; }
+  std::uint32_t block_bytes() const override { return arenas_.block_bytes; }
+  std::uint32_t window_bytes() const override { return arenas_.window_bytes; }
 
   absl::Status fetch(RequestId request_id, std::span<const BlockKey> keys,
                      std::uint32_t block_bytes, std::int64_t priority,
@@ -188,7 +208,7 @@ class GrpcFetchClient final : public FetchClient {
   }
   absl::Status copy_out(const SlotRef& ref, const BlockKey& key,
                         std::span<std::byte> out) const override {
-    return reader_.copy_out(ref, key, out);
+    return arenas_.reader.copy_out(ref, key, out);
   }
 
   absl::Status reserve(RequestId request_id, std::uint32_t count) override {
@@ -197,7 +217,7 @@ class GrpcFetchClient final : public FetchClient {
   absl::Status return_slot(const SlotRef& ref) override { return send(ReturnSlot{0, ref}); }
   absl::Status store(const SlotRef& ref, const BlockKey& key, std::span<const std::byte> block,
                      std::uint32_t depth, TtlClass ttl) override {
-    ASSIGN_OR_RETURN(const std::uint32_t crc, writer_.fill(ref, block));
+    ASSIGN_OR_RETURN(const std::uint32_t crc, arenas_.writer.fill(ref, block));
     return send(SealSlot{.session = 0,
                          .ref = ref,
                          .key = key,
@@ -207,22 +227,54 @@ class GrpcFetchClient final : public FetchClient {
                          .crc = crc});
   }
 
+  absl::Status put_window(RequestId request_id, const BlockKey& key,
+                          std::span<const std::byte> window) override {
+    if (!arenas_.windows) return no_windows();
+    if (window.empty() || window.size() > arenas_.window_bytes) {
+      return absl::InvalidArgumentError(
+          str_cat("a window has 1 to ", arenas_.window_bytes, " bytes, not ", window.size()));
+    }
+    return send(WindowEvent(PutWindow{.session = 0,
+                                      .request_id = request_id,
+                                      .key = key,
+                                      .window = {window.begin(), window.end()},
+                                      .crc = ec::crc32c(window)}));
+  }
+  absl::Status get_window(RequestId request_id, const swa::WindowLocation& from,
+                          const BlockKey& key, std::chrono::milliseconds timeout) override {
+    const TimePoint now = Clock::now();
+    return send(WindowEvent(GetWindow{.session = 0,
+                                      .request_id = request_id,
+                                      .from = from,
+                                      .key = key,
+                                      .deadline = now + timeout}),
+                now);
+  }
+  absl::Status copy_window_out(const SlotRef& ref, const BlockKey& key,
+                               std::span<std::byte> out) const override {
+    return arenas_.windows ? arenas_.windows->copy_out(ref, key, out) : no_windows();
+  }
+  absl::Status release_window(RequestId request_id) override {
+    return send(WindowEvent(ReleaseWindow{0, request_id}));
+  }
+
   std::vector<SessionEvent> poll(std::chrono::milliseconds timeout) override {
     return connection_->poll(timeout);
   }
   absl::Status health() const override { return connection_->health(); }
 
  private:
-  absl::Status send(const FetchEvent& command, TimePoint now = {}) {
+  static absl::Status no_windows() {
+    return absl::FailedPreconditionError("this machine's fetcher keeps no windows");
+  }
+  absl::Status send(const LoopEvent& command, TimePoint now = {}) {
     proto::v1::KvFetchCommand wire;
     to_wire(command, now, wire);
     return connection_->send(std::move(wire));
   }
 
   const std::unique_ptr<Connection> connection_;
-  const ArenaReader reader_;
-  ArenaWriter writer_;
-  const std::uint32_t block_bytes_;
+  Arenas arenas_;
 };
 
 }  // namespace
@@ -234,8 +286,18 @@ absl::StatusOr<std::unique_ptr<FetchClient>> FetchClient::connect(
                    connection->wait_welcome(options.connect_timeout));
   ASSIGN_OR_RETURN(ArenaReader reader, ArenaReader::open(from_wire(welcome.read_arena())));
   ASSIGN_OR_RETURN(ArenaWriter writer, ArenaWriter::open(from_wire(welcome.write_arena())));
-  return std::unique_ptr<FetchClient>(std::make_unique<GrpcFetchClient>(
-      std::move(connection), std::move(reader), std::move(writer), welcome.block_bytes()));
+  Arenas arenas{.reader = std::move(reader),
+                .writer = std::move(writer),
+                .windows = {},
+                .block_bytes = welcome.block_bytes(),
+                .window_bytes = 0};
+  if (welcome.has_window_arena()) {
+    ASSIGN_OR_RETURN(arenas.windows,
+                     ArenaReader::open(from_wire(welcome.window_arena()), ArenaKind::kWindow));
+    arenas.window_bytes = welcome.window_bytes();
+  }
+  return std::unique_ptr<FetchClient>(
+      std::make_unique<GrpcFetchClient>(std::move(connection), std::move(arenas)));
 }
 
 }  // namespace millrace::storage::fetch

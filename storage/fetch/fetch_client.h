@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "storage/fetch/arena.h"
 #include "storage/fetch/fetch_types.h"
+#include "storage/swa/window_location.h"
 
 namespace millrace::storage::fetch {
 
@@ -22,10 +23,13 @@ struct FetchClientOptions {
   /// Events that may wait for poll(), and commands that may wait for the stream; one more breaks
   /// the connection, which gives everything back.
   std::size_t max_waiting = 65536;
+  /// Bytes of windows that may wait for the stream; further ones are refused.
+  std::size_t max_waiting_window_bytes = std::size_t{64} << 20;
 };
 
 /// An engine's line to the fetcher: asks for blocks, is told which are ready, copies them out of
-/// shared memory; hands over new ones. Any thread; nothing blocks but connect() and poll().
+/// shared memory; hands over new ones. The same for sliding windows. Any thread; nothing blocks but
+/// connect() and poll().
 ///
 /// When the connection breaks (the fetcher died, or stops), every call fails with kUnavailable and
 /// says why; what the fetcher had leased and reserved is void, though blocks that it said were
@@ -66,6 +70,29 @@ class FetchClient {
   virtual absl::Status store(const SlotRef& ref, const BlockKey& key,
                              std::span<const std::byte> block, std::uint32_t depth,
                              TtlClass ttl) = 0;
+
+  /// Of the largest window; 0: this fetcher keeps none.
+  virtual std::uint32_t window_bytes() const = 0;
+
+  /// Has a copy of the window kept, under the key of the block that it ends with. Comes back as
+  /// WindowStored. Any number may be under way, also under one `request_id`; ids of windows and of
+  /// fetches have nothing to do with each other. kFailedPrecondition: this fetcher keeps no
+  /// windows; kInvalidArgument: an empty window, or one too large; kResourceExhausted: too many
+  /// wait for the stream, which goes on.
+  virtual absl::Status put_window(RequestId request_id, const BlockKey& key,
+                                  std::span<const std::byte> window) = 0;
+  /// Asks for a window of `from.bytes` bytes that is said to be there; it is taken from wherever it
+  /// is near. Comes back as WindowReady or WindowMissed: exactly one of both, always.
+  /// `request_id` is free again when it was missed, or released. One get of an id at a time.
+  virtual absl::Status get_window(RequestId request_id, const swa::WindowLocation& from,
+                                  const BlockKey& key, std::chrono::milliseconds timeout) = 0;
+  /// Copies a window that is ready. Errors as of ArenaReader::copy_out; kFailedPrecondition: this
+  /// fetcher keeps no windows.
+  virtual absl::Status copy_window_out(const SlotRef& ref, const BlockKey& key,
+                                       std::span<std::byte> out) const = 0;
+  /// Gives a ready window back, or ends a get that was not answered (WindowMissed comes still).
+  /// Of neither: no error.
+  virtual absl::Status release_window(RequestId request_id) = 0;
 
   /// What has come; waits at most that long for something. Empty at the timeout, or when the
   /// connection is broken and everything has been taken.

@@ -318,6 +318,10 @@ class FetchOracle {
     }
   }
   void check_told(SessionId, const BlockStored&) {}
+  template <typename Window>
+  void check_told(SessionId, const Window&) {
+    problem("blocks and windows have nothing to do with each other");
+  }
 
   // ---- the queue, by search
 

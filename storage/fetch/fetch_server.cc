@@ -154,18 +154,30 @@ absl::StatusOr<std::string> socket_path(const std::string& address) {
   return absl::FailedPreconditionError(str_cat("another process listens at ", address));
 }
 
-absl::StatusOr<Arena> make_arena(const FetchServerConfig& config, ArenaKind kind,
-                                 std::size_t bytes) {
-  const std::uint32_t slots = arena_slots(bytes, config.block_bytes);
+absl::StatusOr<Arena> make_arena(const FetchServerConfig& config, ArenaKind kind, std::size_t bytes,
+                                 std::uint32_t block_bytes) {
+  const std::uint32_t slots = arena_slots(bytes, block_bytes);
   if (slots == 0) {
-    return absl::InvalidArgumentError(
-        str_cat("an arena of ", bytes, " bytes holds no block of ", config.block_bytes, " bytes"));
+    return absl::InvalidArgumentError(str_cat("an arena of ", bytes, " bytes holds no ",
+                                              kind == ArenaKind::kWindow ? "window" : "block",
+                                              " of ", block_bytes, " bytes"));
   }
   return Arena::create({.host_id = config.host_id,
                         .kind = kind,
                         .incarnation = config.incarnation,
                         .slot_count = slots,
-                        .block_bytes = config.block_bytes});
+                        .block_bytes = block_bytes});
+}
+
+/// Nothing when no windows are wanted.
+absl::StatusOr<std::optional<Arena>> make_window_arena(const FetchServerConfig& config) {
+  const std::uint32_t window_bytes = config.windows.window_bytes;
+  if (window_bytes == 0) return std::nullopt;
+  if (window_bytes > kMaxWindowBytes) {
+    return absl::InvalidArgumentError(
+        str_cat("a window has at most ", kMaxWindowBytes, " bytes, not ", window_bytes));
+  }
+  return make_arena(config, ArenaKind::kWindow, config.windows.pool_bytes, window_bytes);
 }
 
 class GrpcFetchServer final : public FetchServer {
@@ -210,15 +222,29 @@ absl::Status GrpcFetchServer::open(const FetchServerConfig& config, std::unique_
                                    Registry& registry, const Logger& log) {
   ASSIGN_OR_RETURN(HostClaim claim, HostClaim::take(config.host_id));
   claim_ = std::make_unique<HostClaim>(std::move(claim));
-  ASSIGN_OR_RETURN(Arena read, make_arena(config, ArenaKind::kRead, config.read_arena_bytes));
-  ASSIGN_OR_RETURN(Arena write, make_arena(config, ArenaKind::kWrite, config.write_arena_bytes));
-  service_ = std::make_unique<FetchService>(Welcome{.read_arena = read.ticket(),
-                                                    .write_arena = write.ticket(),
-                                                    .block_bytes = config.block_bytes},
-                                            queue_, log);
-  loop_ = std::make_unique<FetchLoop>(config.limits, config.block_bytes,
-                                      FetchArenas{std::move(read), std::move(write)}, std::move(io),
-                                      queue_, *service_, registry);
+  ASSIGN_OR_RETURN(Arena read, make_arena(config, ArenaKind::kRead, config.read_arena_bytes,
+                                          config.block_bytes));
+  ASSIGN_OR_RETURN(Arena write, make_arena(config, ArenaKind::kWrite, config.write_arena_bytes,
+                                           config.block_bytes));
+  ASSIGN_OR_RETURN(std::optional<Arena> window, make_window_arena(config));
+  Welcome welcome{.read_arena = read.ticket(),
+                  .write_arena = write.ticket(),
+                  .block_bytes = config.block_bytes,
+                  .window_arena = {},
+                  .window_bytes = config.windows.window_bytes};
+  if (window) welcome.window_arena = window->ticket();
+  service_ = std::make_unique<FetchService>(std::move(welcome), queue_, log);
+  FetchLoopConfig loop{
+      .limits = config.limits,
+      .block_bytes = config.block_bytes,
+      .windows = {.pool = config.windows.limits,
+                  .window_bytes = config.windows.window_bytes,
+                  .max_peer_reads = 0},
+      .owner = {.host_id = config.host_id, .address = "", .incarnation = config.incarnation}};
+  loop.windows.pool.slot_count = window ? window->slot_count() : 0;
+  loop_ = std::make_unique<FetchLoop>(
+      loop, FetchArenas{std::move(read), std::move(write), std::move(window)}, std::move(io),
+      nullptr, queue_, *service_, registry);
   return listen(config.listen_address);
 }
 

@@ -11,13 +11,22 @@
 #include "common/metrics/metrics.h"
 #include "storage/fetch/block_io.h"
 #include "storage/fetch/fetch_types.h"
+#include "storage/fetch/window_types.h"
 
 namespace millrace::storage::fetch {
 
-/// Largest message of a Connect stream: a fetch of the most keys takes 512 KiB.
-inline constexpr int kMaxMessageBytes = 4 << 20;
+/// Largest message of a Connect stream: a fetch of the most keys takes 512 KiB, a window up to
+/// kMaxWindowBytes.
+inline constexpr int kMaxMessageBytes = static_cast<int>(kMaxWindowBytes) + (4 << 20);
 /// Engines connected at one time.
 inline constexpr int kMaxSessions = 64;
+
+/// Sliding windows in the memory of this machine.
+struct WindowConfig {
+  std::uint32_t window_bytes = 0;  ///< of the largest window, at most kMaxWindowBytes; 0: none
+  std::size_t pool_bytes = 0;      ///< shared memory for all of them
+  swa::WindowPoolLimits limits;    ///< its slots follow from the bytes
+};
 
 struct FetchServerConfig {
   std::string listen_address;  ///< "unix:/path"
@@ -27,6 +36,7 @@ struct FetchServerConfig {
   std::size_t read_arena_bytes = 0;
   std::size_t write_arena_bytes = 0;
   FetchLimits limits;
+  WindowConfig windows;
 };
 
 /// The fetcher of a machine: api/proto/kvfetch.proto over FetchLoop.
@@ -36,9 +46,10 @@ struct FetchServerConfig {
 class FetchServer {
  public:
   /// Serves when it returns. kInvalidArgument: an address that is no Unix socket, arenas that hold
-  /// no block, a host id that is not plain; kFailedPrecondition: another fetcher runs under that
-  /// host id or at that address; kResourceExhausted: the machine's shared memory has no room for
-  /// the arenas; kUnavailable: the socket cannot be made. `registry` must outlive the server.
+  /// no block or no window, windows that are too large, a host id that is not plain;
+  /// kFailedPrecondition: another fetcher runs under that host id or at that address;
+  /// kResourceExhausted: the machine's shared memory has no room for the arenas; kUnavailable: the
+  /// socket cannot be made. `registry` must outlive the server.
   static absl::StatusOr<std::unique_ptr<FetchServer>> start(const FetchServerConfig& config,
                                                             std::unique_ptr<BlockIo> io,
                                                             Registry& registry, const Logger& log);

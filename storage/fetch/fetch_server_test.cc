@@ -406,6 +406,10 @@ TEST_F(FetchServerTest, RefusesMalformedCommandsByField) {
   message.mutable_commands(0)->mutable_seal()->set_key(std::string(32, 'k'));
   message.mutable_commands(0)->mutable_seal()->set_ttl_class(2);
   EXPECT_THAT(refusal_of(message), HasSubstr("seal.ttl_class is 2"));
+  message.mutable_commands(0)->mutable_put_window()->set_key("short");
+  EXPECT_THAT(refusal_of(message), HasSubstr("put_window.key has 5 bytes"));
+  message.mutable_commands(0)->mutable_get_window()->set_key("short");
+  EXPECT_THAT(refusal_of(message), HasSubstr("get_window.key has 5 bytes"));
   message.mutable_commands(0)->clear_command();
   EXPECT_THAT(refusal_of(message), HasSubstr("without content"));
   RawStream stream(config_.listen_address);

@@ -40,6 +40,16 @@ std::optional<SessionEvent> busy_answer(const FetchEvent& command) {
   return std::nullopt;
 }
 
+std::optional<SessionEvent> busy_answer(const WindowEvent& command) {
+  if (const auto* put = std::get_if<PutWindow>(&command)) {
+    return WindowStored{put->request_id, std::nullopt};
+  }
+  if (const auto* get = std::get_if<GetWindow>(&command)) {
+    return WindowMissed{get->request_id, swa::WindowMiss::kBusy};
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 FetchStream::FetchStream(SessionId session, const Welcome& welcome, EventQueue& queue, Owner& owner,
@@ -78,6 +88,10 @@ void FetchStream::on_hello() {
   to_wire(welcome_.read_arena, *message.mutable_welcome()->mutable_read_arena());
   to_wire(welcome_.write_arena, *message.mutable_welcome()->mutable_write_arena());
   message.mutable_welcome()->set_block_bytes(welcome_.block_bytes);
+  if (welcome_.window_arena) {
+    to_wire(*welcome_.window_arena, *message.mutable_welcome()->mutable_window_arena());
+    message.mutable_welcome()->set_window_bytes(welcome_.window_bytes);
+  }
   std::lock_guard lock(mutex_);
   enqueue(std::move(message));
 }
@@ -89,7 +103,7 @@ void FetchStream::on_commands() {
 }
 
 bool FetchStream::take(const proto::v1::KvFetchCommand& wire) {
-  absl::StatusOr<FetchEvent> command = from_wire(session_, wire, std::chrono::steady_clock::now());
+  absl::StatusOr<LoopEvent> command = from_wire(session_, wire, std::chrono::steady_clock::now());
   if (!command.ok()) {
     finish(to_grpc(command.status()), Outbox::kDrop);
     return false;
@@ -97,7 +111,8 @@ bool FetchStream::take(const proto::v1::KvFetchCommand& wire) {
   if (queue_.try_push_command(*std::move(command))) return true;
   // Untouched when it was not taken.
   const std::optional<SessionEvent> answer =
-      busy_answer(*command);  // NOLINT(bugprone-use-after-move)
+      std::visit([](const auto& event) { return busy_answer(event); },
+                 *command);  // NOLINT(bugprone-use-after-move)
   if (!answer) {
     // A lost Release would hold slots for long: the stream ends instead, and all it holds with it.
     finish({grpc::StatusCode::RESOURCE_EXHAUSTED, "the fetcher's queue is full"}, Outbox::kDrop);

@@ -23,6 +23,8 @@ struct Welcome {
   ArenaTicket read_arena;
   ArenaTicket write_arena;
   std::uint32_t block_bytes = 0;
+  std::optional<ArenaTicket> window_arena;
+  std::uint32_t window_bytes = 0;
 };
 
 /// One Connect stream: decodes commands into the queue, sends batches from a bounded outbox.

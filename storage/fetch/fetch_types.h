@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -12,6 +13,8 @@
 #include "storage/fetch/arena.h"
 #include "storage/kv/block_key.h"
 #include "storage/kv/ttl_class.h"
+#include "storage/swa/window_location.h"
+#include "storage/swa/window_miss.h"
 
 namespace millrace::storage::fetch {
 
@@ -204,7 +207,23 @@ struct BlockStored {
   SlotRef ref;
   StoreEnd end = StoreEnd::kStored;
 };
-using SessionEvent = std::variant<BlockReady, FetchDone, WriteSlots, BlockStored>;
+/// The window of a put is at `at`, or is not kept.
+struct WindowStored {
+  RequestId request_id = 0;
+  std::optional<swa::WindowLocation> at;
+};
+/// The window lies in this slot of the window arena, leased until it is released, the session ends
+/// or the lease is over.
+struct WindowReady {
+  RequestId request_id = 0;
+  SlotRef ref;
+};
+struct WindowMissed {
+  RequestId request_id = 0;
+  swa::WindowMiss reason = swa::WindowMiss::kExpired;
+};
+using SessionEvent = std::variant<BlockReady, FetchDone, WriteSlots, BlockStored, WindowStored,
+                                  WindowReady, WindowMissed>;
 
 struct Tell {
   SessionId session = 0;

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <span>
 #include <string>
+#include <string_view>
 
 #include "api/proto/kvfetch.pb.h"
 #include "common/check.h"
@@ -24,6 +26,34 @@ void write_ref(const SlotRef& ref, proto::v1::KvSlotRef& wire) {
 }
 
 SlotRef read_ref(const proto::v1::KvSlotRef& wire) { return {wire.slot(), wire.generation()}; }
+
+void write_location(const swa::WindowLocation& at, proto::v1::KvWindowRef& wire) {
+  wire.set_host_id(at.host_id);
+  wire.set_address(at.address);
+  wire.set_incarnation(at.incarnation);
+  wire.set_slot(at.slot);
+  wire.set_generation(at.generation);
+  wire.set_bytes(at.bytes);
+}
+
+swa::WindowLocation read_location(const proto::v1::KvWindowRef& wire) {
+  return {.host_id = wire.host_id(),
+          .address = wire.address(),
+          .incarnation = wire.incarnation(),
+          .slot = wire.slot(),
+          .generation = wire.generation(),
+          .bytes = wire.bytes()};
+}
+
+absl::StatusOr<BlockKey> read_key(const std::string& wire, std::string_view field) {
+  if (wire.size() != kKeyBytes) {
+    return absl::InvalidArgumentError(
+        str_cat(field, " has ", wire.size(), " bytes, not ", kKeyBytes));
+  }
+  BlockKey key;
+  std::memcpy(key.bytes.data(), wire.data(), kKeyBytes);
+  return key;
+}
 
 std::uint32_t milliseconds_left(TimePoint deadline, TimePoint now) {
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - now).count();
@@ -73,14 +103,29 @@ struct CommandWriter {
     seal.set_block_bytes(value.block_bytes);
     seal.set_crc(value.crc);
   }
+  void operator()(const PutWindow& value) const {
+    auto& put = *wire.mutable_put_window();
+    put.set_request_id(value.request_id);
+    put.set_key(value.key.bytes.data(), kKeyBytes);
+    put.set_window(value.window.data(), value.window.size());
+    put.set_crc(value.crc);
+  }
+  void operator()(const GetWindow& value) const {
+    auto& get = *wire.mutable_get_window();
+    get.set_request_id(value.request_id);
+    get.set_key(value.key.bytes.data(), kKeyBytes);
+    write_location(value.from, *get.mutable_from());
+    get.set_deadline_ms(milliseconds_left(value.deadline, now));
+  }
+  void operator()(const ReleaseWindow& value) const { wire.set_release_window(value.request_id); }
   template <typename Other>
   void operator()(const Other&) const {
     CHECK(false, "not an engine's to send");
   }
 };
 
-absl::StatusOr<FetchEvent> read_fetch(SessionId session, const proto::v1::FetchKvBlocks& wire,
-                                      TimePoint now) {
+absl::StatusOr<LoopEvent> read_fetch(SessionId session, const proto::v1::FetchKvBlocks& wire,
+                                     TimePoint now) {
   if (wire.keys().size() % kKeyBytes != 0) {
     return absl::InvalidArgumentError(
         str_cat("fetch.keys has ", wire.keys().size(), " bytes, not a multiple of ", kKeyBytes));
@@ -97,24 +142,39 @@ absl::StatusOr<FetchEvent> read_fetch(SessionId session, const proto::v1::FetchK
   return FetchEvent(std::move(fetch));
 }
 
-absl::StatusOr<FetchEvent> read_seal(SessionId session, const proto::v1::SealKvSlot& wire) {
-  if (wire.key().size() != kKeyBytes) {
-    return absl::InvalidArgumentError(
-        str_cat("seal.key has ", wire.key().size(), " bytes, not ", kKeyBytes));
-  }
+absl::StatusOr<LoopEvent> read_seal(SessionId session, const proto::v1::SealKvSlot& wire) {
+  ASSIGN_OR_RETURN(const BlockKey key, read_key(wire.key(), "seal.key"));
   if (wire.ttl_class() > static_cast<std::uint32_t>(TtlClass::kChatbot)) {
     return absl::InvalidArgumentError(
         str_cat("seal.ttl_class is ", wire.ttl_class(), "; 0 and 1 are allowed"));
   }
-  SealSlot seal{.session = session,
-                .ref = read_ref(wire.ref()),
-                .key = {},
-                .depth = wire.depth(),
-                .ttl = static_cast<TtlClass>(wire.ttl_class()),
-                .block_bytes = wire.block_bytes(),
-                .crc = wire.crc()};
-  std::memcpy(seal.key.bytes.data(), wire.key().data(), kKeyBytes);
-  return FetchEvent(seal);
+  return SealSlot{.session = session,
+                  .ref = read_ref(wire.ref()),
+                  .key = key,
+                  .depth = wire.depth(),
+                  .ttl = static_cast<TtlClass>(wire.ttl_class()),
+                  .block_bytes = wire.block_bytes(),
+                  .crc = wire.crc()};
+}
+
+absl::StatusOr<LoopEvent> read_put(SessionId session, const proto::v1::PutKvWindow& wire) {
+  ASSIGN_OR_RETURN(const BlockKey key, read_key(wire.key(), "put_window.key"));
+  const auto window = std::as_bytes(std::span(wire.window()));
+  return PutWindow{.session = session,
+                   .request_id = wire.request_id(),
+                   .key = key,
+                   .window = {window.begin(), window.end()},
+                   .crc = wire.crc()};
+}
+
+absl::StatusOr<LoopEvent> read_get(SessionId session, const proto::v1::GetKvWindow& wire,
+                                   TimePoint now) {
+  ASSIGN_OR_RETURN(const BlockKey key, read_key(wire.key(), "get_window.key"));
+  return GetWindow{.session = session,
+                   .request_id = wire.request_id(),
+                   .from = read_location(wire.from()),
+                   .key = key,
+                   .deadline = now + std::chrono::milliseconds(wire.deadline_ms())};
 }
 
 struct EventWriter {
@@ -138,15 +198,27 @@ struct EventWriter {
     write_ref(value.ref, *wire.mutable_stored()->mutable_ref());
     wire.mutable_stored()->set_end(static_cast<std::uint32_t>(value.end));
   }
+  void operator()(const WindowStored& value) const {
+    wire.mutable_window_stored()->set_request_id(value.request_id);
+    if (value.at) write_location(*value.at, *wire.mutable_window_stored()->mutable_ref());
+  }
+  void operator()(const WindowReady& value) const {
+    wire.mutable_window_ready()->set_request_id(value.request_id);
+    write_ref(value.ref, *wire.mutable_window_ready()->mutable_ref());
+  }
+  void operator()(const WindowMissed& value) const {
+    wire.mutable_window_missed()->set_request_id(value.request_id);
+    wire.mutable_window_missed()->set_reason(static_cast<std::uint32_t>(value.reason));
+  }
 };
 
 }  // namespace
 
-void to_wire(const FetchEvent& command, TimePoint now, KvFetchCommand& wire) {
-  std::visit(CommandWriter{now, wire}, command);
+void to_wire(const LoopEvent& command, TimePoint now, KvFetchCommand& wire) {
+  std::visit([&](const auto& events) { std::visit(CommandWriter{now, wire}, events); }, command);
 }
 
-absl::StatusOr<FetchEvent> from_wire(SessionId session, const KvFetchCommand& wire, TimePoint now) {
+absl::StatusOr<LoopEvent> from_wire(SessionId session, const KvFetchCommand& wire, TimePoint now) {
   switch (wire.command_case()) {
     case KvFetchCommand::kFetch:
       return read_fetch(session, wire.fetch(), now);
@@ -165,6 +237,12 @@ absl::StatusOr<FetchEvent> from_wire(SessionId session, const KvFetchCommand& wi
       return ReturnSlot{session, read_ref(wire.return_slot())};
     case KvFetchCommand::kSeal:
       return read_seal(session, wire.seal());
+    case KvFetchCommand::kPutWindow:
+      return read_put(session, wire.put_window());
+    case KvFetchCommand::kGetWindow:
+      return read_get(session, wire.get_window(), now);
+    case KvFetchCommand::kReleaseWindow:
+      return ReleaseWindow{session, wire.release_window()};
     case KvFetchCommand::COMMAND_NOT_SET:
       break;
   }
@@ -197,6 +275,20 @@ absl::StatusOr<SessionEvent> from_wire(const KvFetchEvent& wire) {
         return absl::InvalidArgumentError(str_cat("stored.end is ", wire.stored().end()));
       }
       return BlockStored{read_ref(wire.stored().ref()), static_cast<StoreEnd>(wire.stored().end())};
+    case KvFetchEvent::kWindowStored: {
+      WindowStored stored{.request_id = wire.window_stored().request_id(), .at = {}};
+      if (wire.window_stored().has_ref()) stored.at = read_location(wire.window_stored().ref());
+      return SessionEvent(std::move(stored));
+    }
+    case KvFetchEvent::kWindowReady:
+      return WindowReady{wire.window_ready().request_id(), read_ref(wire.window_ready().ref())};
+    case KvFetchEvent::kWindowMissed:
+      if (wire.window_missed().reason() >= swa::kWindowMisses) {
+        return absl::InvalidArgumentError(
+            str_cat("window_missed.reason is ", wire.window_missed().reason()));
+      }
+      return WindowMissed{wire.window_missed().request_id(),
+                          static_cast<swa::WindowMiss>(wire.window_missed().reason())};
     case KvFetchEvent::EVENT_NOT_SET:
       break;
   }

@@ -44,6 +44,8 @@ struct Options {
   std::uint32_t block_bytes = 0;
   std::size_t arena_mib = 1024;
   std::size_t write_arena_mib = 128;
+  std::uint32_t window_bytes = 0;
+  std::size_t window_pool_bytes = std::size_t{1} << 30;
   std::int64_t lease_ms = 60'000;
   std::size_t reads_in_flight = 256;
   std::string ready_file;
@@ -67,6 +69,13 @@ void declare(CLI::App& app, Options& options) {
       ->capture_default_str();
   app.add_option("--write-arena-mib", options.write_arena_mib, "Shared memory for new blocks, MiB")
       ->check(CLI::Range(1, 64 << 20))
+      ->capture_default_str();
+  app.add_option("--window-bytes", options.window_bytes,
+                 "Size of the largest sliding window; 0: no windows are kept")
+      ->check(CLI::Range(0u, kMaxWindowBytes))
+      ->capture_default_str();
+  app.add_option("--window-pool-bytes", options.window_pool_bytes,
+                 "Shared memory for sliding windows, if any are kept")
       ->capture_default_str();
   app.add_option("--lease-ms", options.lease_ms,
                  "How long an engine may keep a fetched block or a reserved slot")
@@ -154,6 +163,9 @@ absl::Status run(const Options& options, const Logger& log) {
   config.read_arena_bytes = options.arena_mib << 20;
   config.write_arena_bytes = options.write_arena_mib << 20;
   config.limits.lease = std::chrono::milliseconds(options.lease_ms);
+  config.windows.window_bytes = options.window_bytes;
+  config.windows.pool_bytes = options.window_pool_bytes;
+  config.windows.limits.lease = config.limits.lease;
   config.limits.max_reads_in_flight = options.reads_in_flight;
   ASSIGN_OR_RETURN(const std::unique_ptr<FetchServer> server,
                    FetchServer::start(config, std::move(io), registry, log));

@@ -56,6 +56,9 @@ class SimulatedFetcher {
   void hear(const fetch::FetchDone& event);
   void hear(const fetch::WriteSlots& event);
   void hear(const fetch::BlockStored& event);
+  void hear(const fetch::WindowStored&) {}  // no engine here has windows
+  void hear(const fetch::WindowReady&) {}
+  void hear(const fetch::WindowMissed&) {}
   void give_back(fetch::RequestId request);
   bool is_held(std::uint32_t slot) const;
   std::chrono::nanoseconds time_left(TimePoint deadline) const;
