@@ -11,6 +11,7 @@
 #include "common/check.h"
 #include "common/status_macros.h"
 #include "common/str_cat.h"
+#include "storage/swa/location_wire.h"
 
 namespace millrace::storage::fetch {
 namespace {
@@ -26,24 +27,6 @@ void write_ref(const SlotRef& ref, proto::v1::KvSlotRef& wire) {
 }
 
 SlotRef read_ref(const proto::v1::KvSlotRef& wire) { return {wire.slot(), wire.generation()}; }
-
-void write_location(const swa::WindowLocation& at, proto::v1::KvWindowRef& wire) {
-  wire.set_host_id(at.host_id);
-  wire.set_address(at.address);
-  wire.set_incarnation(at.incarnation);
-  wire.set_slot(at.slot);
-  wire.set_generation(at.generation);
-  wire.set_bytes(at.bytes);
-}
-
-swa::WindowLocation read_location(const proto::v1::KvWindowRef& wire) {
-  return {.host_id = wire.host_id(),
-          .address = wire.address(),
-          .incarnation = wire.incarnation(),
-          .slot = wire.slot(),
-          .generation = wire.generation(),
-          .bytes = wire.bytes()};
-}
 
 absl::StatusOr<BlockKey> read_key(const std::string& wire, std::string_view field) {
   if (wire.size() != kKeyBytes) {
@@ -114,7 +97,7 @@ struct CommandWriter {
     auto& get = *wire.mutable_get_window();
     get.set_request_id(value.request_id);
     get.set_key(value.key.bytes.data(), kKeyBytes);
-    write_location(value.from, *get.mutable_from());
+    swa::to_wire(value.from, *get.mutable_from());
     get.set_deadline_ms(milliseconds_left(value.deadline, now));
   }
   void operator()(const ReleaseWindow& value) const { wire.set_release_window(value.request_id); }
@@ -172,7 +155,7 @@ absl::StatusOr<LoopEvent> read_get(SessionId session, const proto::v1::GetKvWind
   ASSIGN_OR_RETURN(const BlockKey key, read_key(wire.key(), "get_window.key"));
   return GetWindow{.session = session,
                    .request_id = wire.request_id(),
-                   .from = read_location(wire.from()),
+                   .from = swa::from_wire(wire.from()),
                    .key = key,
                    .deadline = now + std::chrono::milliseconds(wire.deadline_ms())};
 }
@@ -200,7 +183,7 @@ struct EventWriter {
   }
   void operator()(const WindowStored& value) const {
     wire.mutable_window_stored()->set_request_id(value.request_id);
-    if (value.at) write_location(*value.at, *wire.mutable_window_stored()->mutable_ref());
+    if (value.at) swa::to_wire(*value.at, *wire.mutable_window_stored()->mutable_ref());
   }
   void operator()(const WindowReady& value) const {
     wire.mutable_window_ready()->set_request_id(value.request_id);
@@ -277,7 +260,7 @@ absl::StatusOr<SessionEvent> from_wire(const KvFetchEvent& wire) {
       return BlockStored{read_ref(wire.stored().ref()), static_cast<StoreEnd>(wire.stored().end())};
     case KvFetchEvent::kWindowStored: {
       WindowStored stored{.request_id = wire.window_stored().request_id(), .at = {}};
-      if (wire.window_stored().has_ref()) stored.at = read_location(wire.window_stored().ref());
+      if (wire.window_stored().has_ref()) stored.at = swa::from_wire(wire.window_stored().ref());
       return SessionEvent(std::move(stored));
     }
     case KvFetchEvent::kWindowReady:
