@@ -45,11 +45,34 @@ using SequenceId = std::int32_t;
 struct SequencePlan {
   int prompt_tokens = 0;  ///< prompt length; decoder layers run from max(0, prompt_tokens - window)
   int capacity_tokens = 0;  ///< positions it may reach; their blocks are reserved at creation
-  int compute_start = 0;    ///< first position that will be run; window keys below it do not exist
+  int compute_start = 0;    ///< first position that will be run
   int write_floor =
       0;  ///< global entries of positions below it are used as they are, never written
   /// Tokens of [0, compute_start): n-gram lookups of the first rows read them. Copied by create().
   std::span<const TokenId> prefix_tokens = {};
+  /// restore_window() follows: window keys exist from compute_start − window() on. Otherwise there
+  /// are none below compute_start.
+  bool has_window = false;
+  /// The window of the encoder layers that ends there is kept as its rows are computed; 0: none.
+  /// Must lie in [compute_start + window(), capacity_tokens].
+  int window_anchor = 0;
+};
+
+/// Stored blocks on their way into a sequence.
+class BlockSource {
+ public:
+  virtual ~BlockSource() = default;
+  /// Copies bytes [offset, offset + out.size()) of a block. The parts of one block come in
+  /// ascending order, without gaps; the last one ends with the block. Called on a thread of the
+  /// engine. After an error nothing more is asked for.
+  virtual absl::Status copy(int block, std::size_t offset, std::span<std::byte> out) = 0;
+};
+
+/// How well bringing stored blocks in hid behind the forward pass. Sums since the start.
+struct SwapInUsage {
+  std::uint64_t blocks = 0;
+  double copy_seconds = 0;  ///< spent on copying
+  double wait_seconds = 0;  ///< of which the forward pass stood still
 };
 
 /// Consecutive tokens of one sequence, at its next positions.
@@ -101,7 +124,33 @@ class Engine {
   /// sequence named twice, logits of a row below the decoder floor); nothing has changed then.
   virtual absl::Status step(std::span<const StepItem> items, std::vector<float>& logits) = 0;
 
-  /// The bytes of one block of a sequence: to swap a stored block in before the first row, or to
+  /// Begins to bring blocks [0, blocks) in, in the order of the layers that read them, while
+  /// earlier layers of the first step run; a layer waits for its part. Before the first step, once;
+  /// the blocks lie below write_floor. The source lives until the last part was copied or the
+  /// sequence is released.
+  virtual void swap_in(SequenceId sequence, int blocks, std::shared_ptr<BlockSource> source) = 0;
+  /// After the first step: OK when everything came in; else the source's error, and what was
+  /// computed of this sequence, and what it kept, is worthless: it can only be released.
+  virtual absl::Status swap_in_status(SequenceId sequence) const = 0;
+  virtual SwapInUsage swap_in_usage() const = 0;
+
+  /// Bytes of a window outside the engine: for every encoder layer window() rows by position, each
+  /// one byte a channel E4M3 and one E8M0 scale for 32 channels, or 4 bytes a channel when the
+  /// layout is float32.
+  virtual std::size_t window_bytes() const = 0;
+  /// Before the first row of a sequence whose plan says has_window: the window that ends at
+  /// compute_start. kInvalidArgument when the size is another.
+  virtual absl::Status restore_window(SequenceId sequence, std::span<const std::byte> window) = 0;
+  /// Where the newest complete window that was kept ends; 0: there is none. Kept are the plan's
+  /// anchor and, by steps that end behind the prompt, every multiple of a block that the step
+  /// passes by at most kv::kRingExtraSlots rows.
+  virtual int kept_anchor(SequenceId sequence) const = 0;
+  /// Writes this window into window_bytes() bytes.
+  virtual void export_window(SequenceId sequence, std::span<std::byte> out) const = 0;
+
+  /// Bytes of one block of global KV.
+  virtual std::size_t block_bytes() const = 0;
+  /// The bytes of one block of a sequence: to put a stored block in before the first row, or to
   /// seal a full one. Valid until the sequence is released.
   virtual std::span<std::byte> block(SequenceId sequence, int block_index) = 0;
 

@@ -2,89 +2,18 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
-#include <filesystem>
 #include <random>
 
-#include "common/str_cat.h"
-#include "dataplane/model/checkpoint.h"
-#include "dataplane/model/random_checkpoint.h"
+#include "dataplane/engine/engine_rig.h"
 
 namespace millrace::dataplane::engine {
 namespace {
 
 using testing::HasSubstr;
 
-/// One random tiny model for all tests: window 8, ratios 2 and 1, every layer role.
-class EngineTest : public testing::Test {
- protected:
-  static void SetUpTestSuite() {
-    const std::string folder = str_cat(testing::TempDir(), "engine_", ::getpid());
-    ASSERT_TRUE(model::write_random_checkpoint(folder, model::tiny_config_json(), 11).ok());
-    auto opened = model::Checkpoint::open(folder);
-    ASSERT_TRUE(opened.ok()) << opened.status();
-    checkpoint_ = opened->release();
-    std::filesystem::remove_all(folder);  // the mappings stay
-  }
-  static void TearDownTestSuite() {
-    delete checkpoint_;
-    checkpoint_ = nullptr;
-  }
-
-  static std::unique_ptr<Engine> open(const EngineSwitches& switches = {},
-                                      const EngineLimits& limits = {.kv_blocks = 200,
-                                                                    .max_sequences = 66,
-                                                                    .max_step_rows = 512}) {
-    auto engine = open_cpu_engine(*checkpoint_, switches, limits);
-    EXPECT_TRUE(engine.ok()) << engine.status();
-    return *std::move(engine);
-  }
-
-  static std::vector<TokenId> tokens(int count, unsigned seed) {
-    std::mt19937 random(seed);
-    std::vector<TokenId> result;
-    result.reserve(static_cast<std::size_t>(count));
-    for (int i = 0; i < count; ++i) result.push_back(static_cast<TokenId>(random() % 288));
-    return result;
-  }
-
-  static SequenceId create(Engine& engine, int prompt, int capacity) {
-    const auto id = engine.create({.prompt_tokens = prompt, .capacity_tokens = capacity});
-    EXPECT_TRUE(id.ok()) << id.status();
-    return *id;
-  }
-
-  static std::vector<float> step(Engine& engine, SequenceId id, std::span<const TokenId> tokens,
-                                 int logits_rows) {
-    const StepItem item{.sequence = id, .tokens = tokens, .logits_rows = logits_rows};
-    std::vector<float> logits;
-    const absl::Status status = engine.step({&item, 1}, logits);
-    EXPECT_TRUE(status.ok()) << status;
-    return logits;
-  }
-
-  static std::vector<std::byte> exported(Engine& engine, SequenceId id) {
-    std::vector<std::byte> bytes(engine.export_bytes(id));
-    EXPECT_TRUE(engine.export_to(id, bytes).ok());
-    return bytes;
-  }
-
-  static TokenId best(std::span<const float> logits) {
-    return static_cast<TokenId>(std::max_element(logits.begin(), logits.end()) - logits.begin());
-  }
-
-  static model::Checkpoint* checkpoint_;
-};
-
-model::Checkpoint* EngineTest::checkpoint_ = nullptr;
-
-/// Bits of float vectors, so that a failure of -0 or NaN shows.
-bool same_bits(std::span<const float> a, std::span<const float> b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
-}
+class EngineTest : public testing::Test, public EngineRig {};
 
 TEST_F(EngineTest, ARowsBitsDoNotDependOnTheBatch) {
   for (const Switch rounding : {Switch::kOn, Switch::kOff}) {
@@ -129,7 +58,7 @@ TEST_F(EngineTest, ARowsBitsDoNotDependOnTheNumberOfThreads) {
     std::vector<std::byte> state;
     for (const int threads : {1, 2, 3, 7}) {
       const auto opened = open_cpu_engine(
-          *checkpoint_, {.rounding = rounding},
+          checkpoint(), {.rounding = rounding},
           {.kv_blocks = 8, .max_sequences = 2, .max_step_rows = 256, .threads = threads});
       ASSERT_TRUE(opened.ok()) << opened.status();
       const auto id = create(**opened, 150, 160);

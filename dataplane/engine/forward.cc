@@ -31,6 +31,7 @@ void Forward::start_layer(int layer, std::span<const StepPart> parts) {
   }
   runner_.site_input(layer, Site::kAttention);
   if (weights.compressor) {
+    for (const StepPart& part : parts) swap_ins_.wait(part.sequence->slot, layer);
     runner_.produce_entries(layer, batch_.entries.at(config_.ratio(layer)).view());
   }
 }

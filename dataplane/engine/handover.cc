@@ -6,7 +6,7 @@
 #include "common/check.h"
 #include "common/status_macros.h"
 #include "common/str_cat.h"
-#include "dataplane/model/number_formats.h"
+#include "dataplane/engine/kept_window.h"
 
 namespace millrace::dataplane::engine {
 namespace {
@@ -94,8 +94,8 @@ absl::Status corrupt(std::string_view what) {
 
 absl::Status check_numbers(const HandoverHeader& h, int max_position) {
   const bool ordered = h.length >= 1 && h.length <= max_position && h.prompt_tokens >= 1 &&
-                       h.prompt_tokens <= max_position && h.compute_start >= 0 &&
-                       h.compute_start <= h.length && h.write_floor >= h.compute_start &&
+                       h.prompt_tokens <= max_position && h.window_floor >= 0 &&
+                       h.window_floor <= h.length && h.write_floor >= h.window_floor &&
                        h.write_floor <= h.prompt_tokens && h.decoder_floor >= 0 &&
                        h.decoder_floor <= h.prompt_tokens;
   return ordered ? absl::OkStatus() : corrupt("its positions contradict each other");
@@ -113,17 +113,17 @@ std::size_t HandoverCodec::window_rows(int length, int floor) const {
 }
 
 int HandoverCodec::floor_of(const Sequence& sequence, int layer) const {
-  return layer < config_.first_decoder_layer() ? sequence.compute_start : sequence.decoder_floor;
+  return layer < config_.first_decoder_layer() ? sequence.window_floor : sequence.decoder_floor;
 }
 
-std::size_t HandoverCodec::payload_bytes(int length, int compute_start, int decoder_floor) const {
+std::size_t HandoverCodec::payload_bytes(int length, int window_floor, int decoder_floor) const {
   std::size_t bytes = static_cast<std::size_t>(length) * sizeof(std::int32_t);
   bytes += static_cast<std::size_t>(kv::blocks_for(length)) * memory_.layout.block_bytes();
   const std::size_t row_bytes = kv::window_row_bytes(config_, memory_.layout.encoding());
   const auto decoder_layers =
       static_cast<std::size_t>(config_.num_hidden_layers - config_.first_decoder_layer());
   const auto encoder_layers = static_cast<std::size_t>(config_.first_decoder_layer());
-  bytes += encoder_layers * window_rows(length, compute_start) * row_bytes;
+  bytes += encoder_layers * window_rows(length, window_floor) * row_bytes;
   bytes += decoder_layers * window_rows(length, decoder_floor) * row_bytes;
   for (const kv::SourceLayout& source : memory_.layout.sources()) {
     bytes += static_cast<std::size_t>(length % source.ratio) * 2 *
@@ -133,7 +133,7 @@ std::size_t HandoverCodec::payload_bytes(int length, int compute_start, int deco
 }
 
 std::size_t HandoverCodec::encoded_bytes(const Sequence& s) const {
-  return header_bytes() + payload_bytes(s.length(), s.compute_start, s.decoder_floor);
+  return header_bytes() + payload_bytes(s.length(), s.window_floor, s.decoder_floor);
 }
 
 void HandoverCodec::encode(const Sequence& s, std::span<std::byte> out) const {
@@ -146,7 +146,7 @@ void HandoverCodec::encode(const Sequence& s, std::span<std::byte> out) const {
   w.put(u32(header_bytes()));
   w.put(static_cast<std::uint64_t>(out.size()));
   w.put(std::uint64_t{0});
-  for (int value : {s.length(), s.prompt_tokens, s.compute_start, s.write_floor, s.decoder_floor,
+  for (int value : {s.length(), s.prompt_tokens, s.window_floor, s.write_floor, s.decoder_floor,
                     kv::blocks_for(s.length())}) {
     w.put(u32(value));
   }
@@ -167,20 +167,15 @@ void HandoverCodec::encode(const Sequence& s, std::span<std::byte> out) const {
   const auto width = static_cast<std::size_t>(config_.head_dim);
   const auto ring_rows =
       static_cast<std::size_t>(s.slot) * static_cast<std::size_t>(memory_.geometry.slots());
+  const std::size_t row_bytes = kv::window_row_bytes(config_, memory_.layout.encoding());
   for (int layer = 0; layer < config_.num_hidden_layers; ++layer) {
     const std::size_t rows = window_rows(s.length(), floor_of(s, layer));
     for (std::size_t i = 0; i < rows; ++i) {
       const auto slot =
           static_cast<std::size_t>(memory_.geometry.slot(position_of(s.length(), rows, i)));
-      const std::span<const float> row(memory_.ring(layer) + (ring_rows + slot) * width, width);
-      if (memory_.layout.encoding() == kv::Encoding::kFloat32) {
-        w.copy(row.data(), row.size_bytes());
-        continue;
-      }
-      // Exact: the ring holds values that went through the same rounding.
-      auto* codes = reinterpret_cast<std::uint8_t*>(w.take(width).data());
-      model::pack_q8(row, codes,
-                     reinterpret_cast<std::uint8_t*>(w.take(width / model::kQ8Block).data()));
+      write_window_row(memory_.layout.encoding(),
+                       {memory_.ring(layer) + (ring_rows + slot) * width, width},
+                       w.take(row_bytes));
     }
   }
   for (const kv::SourceLayout& source : memory_.layout.sources()) {
@@ -214,8 +209,8 @@ absl::StatusOr<HandoverHeader> HandoverCodec::read_header(std::span<const std::b
     return absl::FailedPreconditionError(
         str_cat("KV hand-over of version ", version, ", this engine reads ", kVersion));
   }
-  for (int* value : {&h.length, &h.prompt_tokens, &h.compute_start, &h.write_floor,
-                     &h.decoder_floor, &h.blocks}) {
+  for (int* value : {&h.length, &h.prompt_tokens, &h.window_floor, &h.write_floor, &h.decoder_floor,
+                     &h.blocks}) {
     *value = r.get_int();
   }
   h.block_bytes = r.get<std::uint64_t>();
@@ -233,7 +228,7 @@ absl::StatusOr<HandoverHeader> HandoverCodec::read_header(std::span<const std::b
   RETURN_IF_ERROR(check_numbers(h, config_.max_position_embeddings));
   if (h.window != memory_.geometry.window || h.block_bytes != memory_.layout.block_bytes() ||
       h.blocks != kv::blocks_for(h.length) || h.total_bytes != bytes.size() ||
-      bytes.size() != header_size + payload_bytes(h.length, h.compute_start, h.decoder_floor)) {
+      bytes.size() != header_size + payload_bytes(h.length, h.window_floor, h.decoder_floor)) {
     return corrupt("its size contradicts its header");
   }
   return h;
@@ -261,20 +256,14 @@ void HandoverCodec::restore(std::span<const std::byte> bytes, const Sequence& s)
   const auto width = static_cast<std::size_t>(config_.head_dim);
   const auto ring_rows =
       static_cast<std::size_t>(s.slot) * static_cast<std::size_t>(memory_.geometry.slots());
+  const std::size_t row_bytes = kv::window_row_bytes(config_, memory_.layout.encoding());
   for (int layer = 0; layer < config_.num_hidden_layers; ++layer) {
     const std::size_t rows = window_rows(s.length(), floor_of(s, layer));
     for (std::size_t i = 0; i < rows; ++i) {
       const auto slot =
           static_cast<std::size_t>(memory_.geometry.slot(position_of(s.length(), rows, i)));
-      const std::span<float> row(memory_.ring(layer) + (ring_rows + slot) * width, width);
-      if (memory_.layout.encoding() == kv::Encoding::kFloat32) {
-        std::memcpy(row.data(), r.take(row.size_bytes()).data(), row.size_bytes());
-        continue;
-      }
-      const auto* codes = reinterpret_cast<const std::uint8_t*>(r.take(width).data());
-      const auto* scales =
-          reinterpret_cast<const std::uint8_t*>(r.take(width / model::kQ8Block).data());
-      model::unpack_q8(codes, scales, row);
+      read_window_row(memory_.layout.encoding(), r.take(row_bytes),
+                      {memory_.ring(layer) + (ring_rows + slot) * width, width});
     }
   }
   for (const kv::SourceLayout& source : memory_.layout.sources()) {

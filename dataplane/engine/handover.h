@@ -22,7 +22,7 @@ namespace millrace::dataplane::engine {
 ///   24  u64      FNV-1a (64 bit) of the header with this field zero
 ///   32  u32      length: positions run
 ///   36  u32      prompt tokens
-///   40  u32      compute start
+///   40  u32      window floor: encoder layers have window rows from there on
 ///   44  u32      write floor
 ///   48  u32      decoder floor
 ///   52  u32      blocks
@@ -34,7 +34,7 @@ namespace millrace::dataplane::engine {
 ///   then         blocks, whole, as the block layout draws them
 ///   then         window rows: for every layer the positions max(floor, length − window) … length −
 ///   1,
-///                ascending, floor being the compute start or, from the first decoder layer on, the
+///                ascending, floor being the window floor or, from the first decoder layer on, the
 ///                decoder floor; a row is 1 byte a channel E4M3 and one E8M0 scale for 32 channels,
 ///                or 4 bytes a channel when the layout is float32
 ///   then f32     for every KV source with ratio r > 1: values and gates [2, head_dim] of the last
@@ -43,7 +43,7 @@ struct HandoverHeader {
   std::uint64_t total_bytes = 0;
   int length = 0;
   int prompt_tokens = 0;
-  int compute_start = 0;
+  int window_floor = 0;
   int write_floor = 0;
   int decoder_floor = 0;
   int blocks = 0;
@@ -74,7 +74,7 @@ class HandoverCodec {
 
  private:
   std::size_t header_bytes() const;
-  std::size_t payload_bytes(int length, int compute_start, int decoder_floor) const;
+  std::size_t payload_bytes(int length, int window_floor, int decoder_floor) const;
   std::size_t window_rows(int length, int floor) const;
   int floor_of(const Sequence& sequence, int layer) const;
 

@@ -35,7 +35,9 @@ KvMemory::KvMemory(const model::ModelConfig& config, kv::BlockLayout block_layou
       pool{.base = pool_base, .block_bytes = layout.block_bytes(), .encoding = layout.encoding()},
       geometry{.window = config.sliding_window},
       ring_stride(size(std::int64_t{max_sequences} * geometry.slots(), config.head_dim)),
+      kept_stride(size(std::int64_t{max_sequences} * geometry.window, config.head_dim)),
       rings(ring_stride * static_cast<std::size_t>(config.num_hidden_layers)),
+      kept_windows(kept_stride * static_cast<std::size_t>(config.first_decoder_layer())),
       carries(static_cast<std::size_t>(config.num_hidden_layers)) {
   for (const kv::SourceLayout& source : layout.sources()) {
     carry(source.layer)
@@ -362,6 +364,14 @@ void LayerRunner::attend(int layer) {
                               .latents = act_.k.data(),
                               .ring = memory_.geometry,
                               .rings = memory_.ring(layer)});
+  if (layer < config_.first_decoder_layer()) {
+    ops_.keep_window(stream_, {.rows = rows_,
+                               .width = config_.head_dim,
+                               .latents = act_.k.data(),
+                               .ring = memory_.geometry,
+                               .rings = memory_.ring(layer),
+                               .kept = memory_.kept(layer)});
+  }
   rotate(layer, RopeDirection::kInverse, config_.num_attention_heads, config_.head_dim, act_.o);
 
   // The first output projection is block-diagonal over groups of heads; its input is not quantized.

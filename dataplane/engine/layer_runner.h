@@ -28,11 +28,21 @@ struct KvMemory {
     return carries[static_cast<std::size_t>(layer)];
   }
 
+  /// Windows put aside of an encoder layer, [max_sequences, window, head_dim].
+  float* kept(int layer) {
+    return kept_windows.data() + static_cast<std::size_t>(layer) * kept_stride;
+  }
+  const float* kept(int layer) const {
+    return kept_windows.data() + static_cast<std::size_t>(layer) * kept_stride;
+  }
+
   kv::BlockLayout layout;
   KvPool pool;
   kv::RingGeometry geometry;
   std::size_t ring_stride = 0;  ///< floats of one layer
+  std::size_t kept_stride = 0;  ///< likewise
   std::vector<float> rings;
+  std::vector<float> kept_windows;
   std::vector<std::vector<float>> carries;  ///< by layer; empty where there is none
 };
 

@@ -34,6 +34,8 @@ struct StepRows {
   const std::int32_t* first_row = nullptr;     ///< [sequences + 1] rows of s: first_row[s] …
   const std::int32_t* slot = nullptr;          ///< [sequences] place in rings and carries
   const std::int32_t* window_floor = nullptr;  ///< [sequences] lowest position with a window latent
+  const std::int32_t* keep_anchor = nullptr;   ///< [sequences] see KeepWindowArgs; 0: nothing
+  const std::int32_t* keep_from = nullptr;     ///< [sequences]
   const std::int32_t* block_table =
       nullptr;  ///< [sequences, table_stride] pool block of every block
   int table_stride = 0;
@@ -222,6 +224,18 @@ struct StoreWindowArgs {
   float* rings = nullptr;  ///< [slots, ring slots, width] of one layer
 };
 
+/// Puts the latents of positions [max(keep_from, keep_anchor − window), keep_anchor) aside, as far
+/// as they are computed: those of this step's rows, older ones out of the ring, which must still
+/// hold them. Runs after store_window().
+struct KeepWindowArgs {
+  StepRows rows;
+  int width = 0;
+  const float* latents = nullptr;  ///< [rows, width]
+  kv::RingGeometry ring;
+  const float* rings = nullptr;  ///< [slots, ring slots, width] of one layer
+  float* kept = nullptr;         ///< [slots, window, width] of one layer; place = position % window
+};
+
 /// Which candidate blocks a selection makes or obeys.
 enum class CandidateRole { kNone, kSource, kRestricted };
 
@@ -351,6 +365,7 @@ class Ops {
   virtual void store_carry(Stream& stream, const StoreCarryArgs& args) = 0;
   virtual void store_entries(Stream& stream, const StoreEntriesArgs& args) = 0;
   virtual void store_window(Stream& stream, const StoreWindowArgs& args) = 0;
+  virtual void keep_window(Stream& stream, const KeepWindowArgs& args) = 0;
   virtual void select(Stream& stream, const SelectArgs& args) = 0;
   virtual void attention(Stream& stream, const AttentionArgs& args) = 0;
   virtual void route(Stream& stream, const RouteArgs& args) = 0;

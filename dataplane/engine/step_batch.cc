@@ -8,8 +8,9 @@ namespace millrace::dataplane::engine {
 namespace {
 
 void clear(RowArrays& arrays, int table_stride) {
-  for (auto* v : {&arrays.position, &arrays.sequence, &arrays.first_row, &arrays.slot,
-                  &arrays.window_floor, &arrays.block_table}) {
+  for (auto* v :
+       {&arrays.position, &arrays.sequence, &arrays.first_row, &arrays.slot, &arrays.window_floor,
+        &arrays.keep_anchor, &arrays.keep_from, &arrays.block_table}) {
     v->clear();
   }
   arrays.first_row.push_back(0);
@@ -26,6 +27,8 @@ void append(RowArrays& arrays, const Sequence& sequence, int window_floor, int f
   arrays.first_row.push_back(static_cast<std::int32_t>(arrays.position.size()));
   arrays.slot.push_back(sequence.slot);
   arrays.window_floor.push_back(window_floor);
+  arrays.keep_anchor.push_back(sequence.keep_anchor);
+  arrays.keep_from.push_back(sequence.keep_from);
   const std::size_t table = arrays.block_table.size();
   arrays.block_table.resize(table + static_cast<std::size_t>(arrays.table_stride), 0);
   for (std::size_t i = 0; i < sequence.blocks.size(); ++i) {
@@ -43,6 +46,8 @@ StepRows RowArrays::view() const {
           .first_row = first_row.data(),
           .slot = slot.data(),
           .window_floor = window_floor.data(),
+          .keep_anchor = keep_anchor.data(),
+          .keep_from = keep_from.data(),
           .block_table = block_table.data(),
           .table_stride = table_stride};
 }
@@ -78,7 +83,7 @@ void StepBatch::add_part(const StepPart& part) {
   CHECK(part.rows > 0 && start >= 0);
   const auto first_row = static_cast<int>(tokens.size());
   tokens.insert(tokens.end(), sequence.tokens.begin() + start, sequence.tokens.end());
-  append(encoder, sequence, sequence.compute_start, start, end);
+  append(encoder, sequence, sequence.window_floor, start, end);
   add_entries(part, first_row);
 
   const int decoder_start = std::max(start, sequence.decoder_floor);

@@ -20,7 +20,8 @@ struct StepPart {
 
 /// Owns the arrays that StepRows points to.
 struct RowArrays {
-  std::vector<std::int32_t> position, sequence, first_row, slot, window_floor, block_table;
+  std::vector<std::int32_t> position, sequence, first_row, slot, window_floor, keep_anchor,
+      keep_from, block_table;
   int table_stride = 0;
 
   StepRows view() const;

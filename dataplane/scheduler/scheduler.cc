@@ -52,17 +52,39 @@ Turn Scheduler::begin_turn(TimePoint now) {
   }
   for (const RequestId id : turn.expired) remove(id);
 
-  while (!waiting_.empty() && admitted_.size() < static_cast<std::size_t>(limits_.max_sequences)) {
-    Entry& next = entry(waiting_.front());
+  for (auto place = waiting_.begin();
+       place != waiting_.end() &&
+       admitted_.size() < static_cast<std::size_t>(limits_.max_sequences);) {
+    Entry& next = entry(*place);
+    if (next.request.awaits_kv) {
+      ++place;
+      continue;
+    }
     if (blocks_used_ + next.blocks > limits_.kv_blocks) break;
-    waiting_.pop_front();
-    waiting_rows_ -= next.request.rows;
+    place = waiting_.erase(place);
+    waiting_rows_ -= next.request.rows - next.rows_done;
     blocks_used_ += next.blocks;
     next.state = next.request.work == Work::kPrefill ? State::kPrefilling : State::kArriving;
     admitted_.push_back(next.request.id);
     turn.admitted.push_back(next.request.id);
   }
   return turn;
+}
+
+void Scheduler::begin_at(RequestId id, int first_row) {
+  Entry& waiting = entry(id);
+  CHECK(waiting.state == State::kWaiting && waiting.request.awaits_kv);
+  CHECK(first_row >= 0 && first_row < waiting.request.rows);
+  waiting.request.awaits_kv = false;
+  waiting.rows_done = first_row;
+  waiting_rows_ -= first_row;
+}
+
+void Scheduler::restart(RequestId id) {
+  Entry& prefill = entry(id);
+  CHECK(prefill.state == State::kPrefilling || prefill.state == State::kOnHold);
+  prefill.state = State::kPrefilling;
+  prefill.rows_done = 0;
 }
 
 void Scheduler::start_decoding(RequestId id) {
@@ -109,7 +131,7 @@ bool Scheduler::remove(RequestId id) {
   if (found == requests_.end()) return false;
   if (found->second.state == State::kWaiting) {
     waiting_.erase(std::find(waiting_.begin(), waiting_.end(), id));
-    waiting_rows_ -= found->second.request.rows;
+    waiting_rows_ -= found->second.request.rows - found->second.rows_done;
   } else {
     admitted_.erase(std::find(admitted_.begin(), admitted_.end(), id));
     blocks_used_ -= found->second.blocks;

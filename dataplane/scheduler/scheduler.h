@@ -42,6 +42,7 @@ struct NewRequest {
   int rows = 0;             ///< kPrefill: tokens to run, at least 1
   int capacity_tokens = 1;  ///< positions it may reach on this worker
   TimePoint deadline;
+  bool awaits_kv = false;  ///< kPrefill: is not admitted before begin_at(), and may be overtaken
 };
 
 /// Rows of one request in a step.
@@ -68,11 +69,12 @@ struct SchedulerLoad {
 
 /// Decides which rows run in which step. Pure: no I/O, no clock, no lock; one thread.
 ///
-/// A request is queued (bounded, first in first out, nobody overtakes), admitted when a sequence
-/// and its worst-case blocks are free (so a running request never runs out of room), and removed.
-/// Each step holds one row of every decoding request, then prefill rows in order of admission, cut
-/// where the step is full; several prefills share a step. Deadlines are checked whenever a
-/// turn begins; a cancelled request is removed, so nothing is popped that nobody wants.
+/// A request is queued (bounded, first in first out; only one whose stored KV is still being
+/// fetched is overtaken), admitted when a sequence and its worst-case blocks are free (so a running
+/// request never runs out of room), and removed. Each step holds one row of every decoding request,
+/// then prefill rows in order of admission, cut where the step is full; several prefills share a
+/// step. Deadlines are checked whenever a turn begins; a cancelled request is removed, so nothing
+/// is popped that nobody wants.
 class Scheduler {
  public:
   /// kInvalidArgument names the limit that makes no sense.
@@ -81,6 +83,13 @@ class Scheduler {
   /// kResourceExhausted when the queue is full, kInvalidArgument when the request could never run
   /// here.
   absl::Status enqueue(const NewRequest& request);
+
+  /// A waiting request's stored KV has arrived, or will not: it begins at that row (the rows before
+  /// it need not run), and may be admitted from now on.
+  void begin_at(RequestId id, int first_row);
+
+  /// A running prefill has to start over at its first row.
+  void restart(RequestId id);
 
   /// Drops what is past its deadline and admits from the front of the queue while there is room.
   Turn begin_turn(TimePoint now);

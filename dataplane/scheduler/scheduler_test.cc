@@ -102,6 +102,48 @@ TEST(Scheduler, NobodyOvertakesARequestThatWaitsForBlocks) {
   EXPECT_EQ(scheduler.begin_turn(kStart).admitted, (std::vector<RequestId>{2, 3}));
 }
 
+TEST(Scheduler, OthersPassARequestWhoseStoredKvIsOnItsWay) {
+  Scheduler scheduler = make({.max_step_rows = 100, .kv_blocks = 10});
+  NewRequest slow = prefill(1, 300);
+  slow.awaits_kv = true;
+  ASSERT_TRUE(scheduler.enqueue(slow).ok());
+  ASSERT_TRUE(scheduler.enqueue(prefill(2, 60)).ok());
+  EXPECT_EQ(scheduler.begin_turn(kStart).admitted, (std::vector<RequestId>{2}));
+  EXPECT_EQ(scheduler.load().waiting_tokens, 360);
+
+  scheduler.begin_at(1, 256);
+  EXPECT_EQ(scheduler.load().waiting_tokens, 104) << "256 of its rows need not run";
+  EXPECT_EQ(scheduler.begin_turn(kStart).admitted, (std::vector<RequestId>{1}));
+  const std::vector<StepSlice> slices = scheduler.plan_step();
+  ASSERT_EQ(slices.size(), 2u);
+  EXPECT_EQ(slices[0].id, 1u + 1u);
+  EXPECT_EQ(slices[1].first_row, 256);
+  EXPECT_EQ(slices[1].row_count, 40);
+  scheduler.step_done(slices);
+  EXPECT_EQ(scheduler.load().waiting_tokens, 4);
+
+  // What it had been given was not whole: everything runs.
+  scheduler.restart(1);
+  EXPECT_EQ(scheduler.load().waiting_tokens, 300);
+  EXPECT_EQ(scheduler.plan_step().front().first_row, 0);
+  EXPECT_TRUE(scheduler.remove(1));
+  EXPECT_EQ(scheduler.load().waiting_tokens, 0);
+}
+
+TEST(Scheduler, ARequestThatAwaitsKvLeavesTheQueueWithAllOfItsRows) {
+  Scheduler scheduler = make({.kv_blocks = 10});
+  for (const bool has_arrived : {false, true}) {
+    NewRequest request = prefill(has_arrived ? 2 : 1, 300);
+    request.awaits_kv = true;
+    ASSERT_TRUE(scheduler.enqueue(request).ok());
+    if (has_arrived) scheduler.begin_at(request.id, 128);
+    EXPECT_EQ(scheduler.load().waiting_tokens, has_arrived ? 172 : 300);
+    EXPECT_TRUE(scheduler.remove(request.id));
+    EXPECT_EQ(scheduler.load().waiting_tokens, 0);
+    EXPECT_TRUE(scheduler.is_empty());
+  }
+}
+
 TEST(Scheduler, AFullQueueRefusesAndAnImpossibleRequestIsNamed) {
   Scheduler scheduler = make({.kv_blocks = 10, .max_waiting = 2, .max_waiting_tokens = 1000});
   EXPECT_EQ(scheduler.enqueue(decode(1, 11 * kBlockTokens)).code(),

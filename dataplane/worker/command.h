@@ -1,7 +1,9 @@
 #pragma once
 
 #include <compare>
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <variant>
@@ -15,9 +17,16 @@
 #include "dataplane/sampling/sampler.h"
 #include "dataplane/transfer/handover.h"
 #include "dataplane/transfer/kv_client.h"
+#include "storage/kv/block_key.h"
+#include "storage/kv/ttl_class.h"
+#include "storage/swa/window_location.h"
 
 // The values that move between a worker's threads. The engine thread gets Commands and gives out
 // Events; the wire (wire.h) and the sockets (worker_server.h) are somebody else's business.
+
+namespace millrace::dataplane::engine {
+class BlockSource;
+}
 
 namespace millrace::dataplane::worker {
 
@@ -34,6 +43,21 @@ struct RequestKey {
   friend auto operator<=>(const RequestKey&, const RequestKey&) = default;
 };
 
+/// A window that may serve a request.
+struct WindowSource {
+  int anchor = 0;
+  storage::swa::WindowLocation location;
+};
+
+/// What a request may take from the KV store, and the names under which its own KV goes there.
+struct KvScope {
+  storage::BlockKey root;               ///< of the chain: model, layout, account
+  std::vector<storage::BlockKey> keys;  ///< of the full blocks of the request's tokens
+  int hit_tokens = 0;                   ///< leading tokens that are believed stored
+  storage::TtlClass ttl = storage::TtlClass::kAgent;
+  std::vector<WindowSource> windows;
+};
+
 /// What both kinds of work need. tokens = the prompt, then what was generated; all of it absolute,
 /// so that any worker can go on where another stopped.
 struct RequestSpec {
@@ -43,6 +67,7 @@ struct RequestSpec {
   int prompt_tokens = 0;
   sampling::SamplingParams sampling;
   TimePoint deadline;
+  std::optional<KvScope> kv;
 };
 
 struct OpenStream {
@@ -71,11 +96,30 @@ struct ImportDone {
   std::uint64_t request = 0;
   absl::StatusOr<transfer::KvBytes> bytes;
 };
+struct ReadyWindow {
+  int anchor = 0;
+  std::vector<std::byte> bytes;
+};
+/// What could be had of the stored KV of a request: its first blocks, perhaps none, and one of its
+/// windows, perhaps none.
+struct KvFetched {
+  std::uint64_t request = 0;
+  int blocks = 0;
+  std::shared_ptr<engine::BlockSource> source;  ///< holds them; null without blocks
+  std::optional<ReadyWindow> window;
+};
+/// A window that a request left is stored.
+struct WindowStored {
+  StreamId stream = 0;
+  storage::BlockKey key;  ///< of the block that ends at the anchor
+  int anchor = 0;
+  storage::swa::WindowLocation location;
+};
 /// Refuse new requests from now on.
 struct BeginDrain {};
 
 using Command = std::variant<OpenStream, StartPrefill, StartDecode, Cancel, CloseStream, ImportDone,
-                             BeginDrain>;
+                             KvFetched, WindowStored, BeginDrain>;
 
 enum class FinishReason { kNone, kStop, kLength };
 
@@ -84,6 +128,7 @@ struct Prefilled {
   sampling::Sample token;
   FinishReason finish = FinishReason::kNone;
   std::optional<transfer::Handover> handover;
+  int cached_tokens = 0;  ///< of the prompt, that were not run
 };
 struct Sampled {
   sampling::Sample token;
@@ -111,6 +156,7 @@ struct Load {
 struct StreamBatch {
   StreamId stream = 0;
   std::vector<Event> events;
+  std::vector<WindowStored> windows;
   std::uint64_t started_requests = 0;  ///< Start commands of this stream taken up so far
 };
 

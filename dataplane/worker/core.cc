@@ -7,6 +7,7 @@
 #include "common/check.h"
 #include "common/status_macros.h"
 #include "common/str_cat.h"
+#include "dataplane/kv/layout.h"
 
 namespace millrace::dataplane::worker {
 namespace {
@@ -71,6 +72,11 @@ void Core::on_command(Command command) {
     streams_.erase(close->stream);
   } else if (auto* done = std::get_if<ImportDone>(&command)) {
     on_import_done(std::move(*done));
+  } else if (auto* fetched = std::get_if<KvFetched>(&command)) {
+    on_kv_fetched(std::move(*fetched));
+  } else if (auto* stored = std::get_if<WindowStored>(&command)) {
+    const auto stream = streams_.find(stored->stream);
+    if (stream != streams_.end()) stream->second.windows.push_back(std::move(*stored));
   } else {
     is_draining_ = true;
   }
@@ -90,14 +96,16 @@ void Core::start(RequestSpec spec, scheduler::Work work, const transfer::Handove
   absl::Status status = is_draining_ ? absl::UnavailableError("this worker is draining")
                                      : check(spec, work, handover);
   const RequestId id = next_id_++;
+  const bool is_prefill = work == scheduler::Work::kPrefill;
+  const int stored_tokens = status.ok() && is_prefill ? fetchable_tokens(spec) : 0;
   if (status.ok()) {
-    const bool is_prefill = work == scheduler::Work::kPrefill;
     const int token_count = static_cast<int>(spec.tokens.size());
     status = scheduler_.enqueue({.id = id,
                                  .work = work,
                                  .rows = is_prefill ? token_count : 0,
                                  .capacity_tokens = is_prefill ? token_count : positions_of(spec),
-                                 .deadline = spec.deadline});
+                                 .deadline = spec.deadline,
+                                 .awaits_kv = stored_tokens > 0});
   }
   if (!status.ok()) {
     if (handover != nullptr && !leaves_handover_valid(status.code())) {
@@ -112,6 +120,7 @@ void Core::start(RequestSpec spec, scheduler::Work work, const transfer::Handove
   by_key_.emplace(std::pair(spec.stream, spec.key), id);
   request.spec = std::move(spec);
   requests_.emplace(id, std::move(request));
+  if (stored_tokens > 0) begin_fetch(id, stored_tokens);
 }
 
 absl::Status Core::check(const RequestSpec& spec, scheduler::Work work,
@@ -183,6 +192,8 @@ absl::Status Core::take_in(Request& request, absl::StatusOr<transfer::KvBytes> b
     return absl::DataLossError(
         str_cat("the hand-over holds ", length, " positions, announced were ", expected));
   }
+  // Full blocks were the prefill's to store.
+  request.sealed_blocks = expected / kv::kBlockTokens;
   ++(bytes->path() == transfer::FetchPath::kStream ? output_.counts.imports_streamed
                                                    : output_.counts.imports_mapped);
   return absl::OkStatus();
@@ -192,6 +203,7 @@ absl::Status Core::take_in(Request& request, absl::StatusOr<transfer::KvBytes> b
 
 TurnOutput Core::run_turn(TimePoint now) {
   output_.counts.expired_exports += exports_.expire(now);
+  end_late_fetches(now);
   const scheduler::Turn turn = scheduler_.begin_turn(now);
   for (const RequestId id : turn.expired) {
     fail(id, absl::DeadlineExceededError("the request's time is over"));
@@ -206,6 +218,7 @@ TurnOutput Core::run_turn(TimePoint now) {
   for (auto& [stream, batch] : streams_) {
     output.batches.push_back({.stream = stream,
                               .events = std::exchange(batch.events, {}),
+                              .windows = std::exchange(batch.windows, {}),
                               .started_requests = batch.started_requests});
   }
   return output;
@@ -221,15 +234,27 @@ void Core::admit(RequestId id) {
                                .cancel = admitted.import_cancel});
     return;
   }
-  engine::SequencePlan plan;
-  plan.prompt_tokens = admitted.spec.prompt_tokens;
-  plan.capacity_tokens = static_cast<int>(admitted.spec.tokens.size());
-  const absl::StatusOr<engine::SequenceId> sequence = engine_.create(plan);
-  if (!sequence.ok()) {
-    fail(id, sequence.status());
-    return;
-  }
-  admitted.sequence = *sequence;
+  ++output_.counts.replays[static_cast<std::size_t>(admitted.hit.kind)];
+  absl::Status status = create_sequence(admitted);
+  if (status.ok() && admitted.hit.write_floor > 0) status = bring_in_stored(admitted);
+  if (!status.ok()) fail(id, status);
+}
+
+absl::Status Core::create_sequence(Request& request) {
+  const int token_count = static_cast<int>(request.spec.tokens.size());
+  const std::span<const TokenId> tokens(request.spec.tokens);
+  const kv::HitPlan& hit = request.hit;
+  ASSIGN_OR_RETURN(
+      request.sequence,
+      engine_.create(
+          {.prompt_tokens = request.spec.prompt_tokens,
+           .capacity_tokens = token_count,
+           .compute_start = hit.compute_start,
+           .write_floor = hit.write_floor,
+           .prefix_tokens = tokens.first(static_cast<std::size_t>(hit.compute_start)),
+           .has_window = hit.window_anchor > 0,
+           .window_anchor = request.spec.kv.has_value() ? kv::anchor_after(token_count) : 0}));
+  return absl::OkStatus();
 }
 
 void Core::run_step(TimePoint now) {
@@ -257,15 +282,24 @@ void Core::run_step(TimePoint now) {
     return;
   }
   scheduler_.step_done(slices);
+  std::vector<RequestId> wasted;
+  for (const scheduler::StepSlice& slice : slices) {
+    if (settle_swap_in(slice.id)) {
+      seal_full_blocks(request(slice.id));
+    } else {
+      wasted.push_back(slice.id);
+    }
+  }
   const auto vocab = static_cast<std::size_t>(engine_.vocab_size());
   std::size_t row = 0;
   for (const scheduler::StepSlice& slice : slices) {
     if (!slice.is_last) continue;
+    const std::size_t logits_row = row++;
+    if (std::find(wasted.begin(), wasted.end(), slice.id) != wasted.end()) continue;
     const Request& running = request(slice.id);
     absl::StatusOr<sampling::Sample> token = sampling::sample(
-        std::span<const float>(logits_).subspan(row * vocab, vocab), running.spec.sampling,
+        std::span<const float>(logits_).subspan(logits_row * vocab, vocab), running.spec.sampling,
         running.counts, running.spec.tokens.size(), scratch_, too_early(running));
-    ++row;
     if (token.ok()) {
       ++output_.counts.sampled_tokens;
       on_sampled(slice.id, *std::move(token), now);
@@ -280,11 +314,14 @@ void Core::on_sampled(RequestId id, sampling::Sample token, TimePoint now) {
   const FinishReason finish = finish_reason(running, token.token);
   running.spec.tokens.push_back(token.token);
   if (running.spec.sampling.has_penalties()) running.counts.add_generated(token.token);
+  const bool is_done = running.work == scheduler::Work::kPrefill || finish != FinishReason::kNone;
+  if (is_done) leave_window(running);
   if (running.work == scheduler::Work::kDecode) {
     emit(running.spec.stream, {.key = running.spec.key, .what = Sampled{std::move(token), finish}});
   } else if (finish != FinishReason::kNone) {
     emit(running.spec.stream,
-         {.key = running.spec.key, .what = Prefilled{std::move(token), finish, std::nullopt}});
+         {.key = running.spec.key,
+          .what = Prefilled{std::move(token), finish, std::nullopt, running.hit.compute_start}});
   } else {
     running.first_token = std::move(token);
     if (!try_hand_over(id, now)) held_.push_back(id);
@@ -315,9 +352,9 @@ bool Core::try_hand_over(RequestId id, TimePoint now) {
       .checksum = ticket->checksum,
       .computed_tokens = static_cast<int>(running.spec.tokens.size()) - 1,
       .layout_id = engine_.kv_layout_id()};
-  emit(running.spec.stream,
-       {.key = running.spec.key,
-        .what = Prefilled{std::move(running.first_token), FinishReason::kNone, handover}});
+  emit(running.spec.stream, {.key = running.spec.key,
+                             .what = Prefilled{std::move(running.first_token), FinishReason::kNone,
+                                               handover, running.hit.compute_start}});
   forget(id);
   return true;
 }
@@ -369,6 +406,8 @@ void Core::fail(RequestId id, const absl::Status& status) {
 
 void Core::cancel(RequestId id) {
   ++output_.counts.cancelled_requests;
+  // A stop string ends a text this way, too: what it leaves is as good.
+  if (request(id).work == scheduler::Work::kDecode) leave_window(request(id));
   forget(id);
 }
 
@@ -379,6 +418,7 @@ void Core::forget(RequestId id) {
   if (gone.owes_release) {
     output_.releases.push_back({gone.handover.source_address, gone.handover.export_id});
   }
+  if (fetching_.erase(id) > 0) kv_jobs_.cancels.push_back(id);
   if (gone.sequence >= 0) engine_.release(gone.sequence);
   scheduler_.remove(id);
   std::erase(held_, id);

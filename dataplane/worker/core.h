@@ -1,8 +1,11 @@
 #pragma once
 
+#include <array>
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -10,6 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "dataplane/engine/engine.h"
+#include "dataplane/kv/hit_policy.h"
 #include "dataplane/sampling/sampler.h"
 #include "dataplane/scheduler/scheduler.h"
 #include "dataplane/transfer/export_table.h"
@@ -24,6 +28,8 @@ struct CoreConfig {
   std::string transfer_address;     ///< host:port under which others fetch our exports
   std::vector<TokenId> eos_tokens;  ///< end a text unless the request ignores them
   scheduler::SchedulerLimits limits;
+  /// How long a request waits for its stored KV before it begins with what is there.
+  std::chrono::milliseconds kv_fetch_timeout{2000};
 };
 
 /// KV to be fetched for an admitted request. Whoever takes the job answers with ImportDone, unless
@@ -41,6 +47,40 @@ struct ReleaseJob {
   std::uint64_t export_id = 0;
 };
 
+/// Stored blocks and a window to be fetched for a waiting request. Whoever takes the job answers
+/// with KvFetched, unless it is cancelled.
+struct KvFetchJob {
+  std::uint64_t request = 0;
+  std::vector<storage::BlockKey> keys;  ///< of the blocks, from the first on
+  std::vector<WindowSource> windows;    ///< to be tried in this order until one can be had
+  std::chrono::milliseconds timeout{0};
+
+  /// Of the block that ends at a window's anchor.
+  const storage::BlockKey& key_at(int anchor) const {
+    return keys[static_cast<std::size_t>(anchor / kv::kBlockTokens) - 1];
+  }
+};
+/// A block that is full: to be stored, or dropped.
+struct KvSealJob {
+  storage::BlockKey key;
+  std::uint32_t depth = 0;  ///< in its chain
+  storage::TtlClass ttl = storage::TtlClass::kAgent;
+  std::vector<std::byte> bytes;
+};
+/// A window to be kept for a later turn, or dropped. Answered with WindowStored if it was kept.
+struct KvWindowJob {
+  StreamId stream = 0;
+  storage::BlockKey key;  ///< of the block that ends at the anchor
+  int anchor = 0;
+  std::vector<std::byte> bytes;
+};
+struct KvJobs {
+  std::vector<KvFetchJob> fetches;
+  std::vector<std::uint64_t> cancels;  ///< fetches that nobody waits for any more
+  std::vector<KvSealJob> seals;
+  std::vector<KvWindowJob> windows;
+};
+
 /// What a turn did, for metrics.
 struct TurnCounts {
   int prefill_rows = 0;
@@ -51,6 +91,11 @@ struct TurnCounts {
   int imports_streamed = 0;
   int exports = 0;
   int expired_exports = 0;
+  std::array<int, kv::kReplayKinds> replays{};  ///< prefills begun, by how their window came about
+  int cached_tokens = 0;                        ///< prompt tokens that need not run
+  int replayed_tokens = 0;                      ///< run again for their window alone
+  int late_fetches = 0;                         ///< given up at the end of their time
+  int failed_swap_ins = 0;                      ///< prefills that had to start over cold
   std::vector<absl::StatusCode> failures;
   std::string internal_error;  ///< the last kInternal failure: something here is broken
 };
@@ -67,6 +112,9 @@ struct TurnOutput {
 /// no clock; owned by the engine thread (or a test). Its only effects are on the engine and on the
 /// export table.
 ///
+/// A prefill whose prompt has stored KV waits for it in the queue, for a bounded time, and begins
+/// with what has come; whatever goes wrong with it, the request runs as if nothing had been stored.
+///
 /// Every request ends in exactly one of: an event with a finish reason, a hand-over, Failed, a
 /// Cancel, the close of its stream. Then nothing of it is left: no sequence, no block, no export
 /// (a hand-over lives on until released, cancelled or over its time).
@@ -81,6 +129,10 @@ class Core {
 
   /// Ends what is over its deadline, admits, runs one step, samples, hands over.
   TurnOutput run_turn(TimePoint now);
+
+  /// What is to be fetched and stored since the last call. Fetches appear at once with their
+  /// command, the rest with turns.
+  KvJobs take_kv_jobs();
 
   /// There are rows to run: begin the next turn at once.
   bool has_rows() const;
@@ -103,6 +155,12 @@ class Core {
     transfer::Handover handover;                          // kDecode
     std::shared_ptr<transfer::CancelFlag> import_cancel;  // kDecode, while its KV is on its way
     bool owes_release = false;  // kDecode: the source still keeps its copy for us
+
+    kv::HitPlan hit;                              // kPrefill
+    TimePoint fetch_until{};                      // kPrefill, while its stored KV is on its way
+    std::shared_ptr<engine::BlockSource> stored;  // kPrefill, until its blocks are swapped in
+    std::vector<std::byte> window;                // kPrefill, until it is restored
+    int sealed_blocks = 0;                        // that are stored, or passed on to be
   };
 
   Core(const CoreConfig& config, engine::Engine& engine, transfer::ExportTable& exports,
@@ -114,11 +172,22 @@ class Core {
   void on_import_done(ImportDone done);
   absl::Status take_in(Request& request, absl::StatusOr<transfer::KvBytes> bytes);
   void admit(RequestId id);
+  absl::Status create_sequence(Request& request);
   void run_step(TimePoint now);
   void on_sampled(RequestId id, sampling::Sample token, TimePoint now);
   bool try_hand_over(RequestId id, TimePoint now);
   std::span<const TokenId> too_early(const Request& running);
   FinishReason finish_reason(const Request& request, TokenId token) const;
+
+  // core_kv.cc
+  int fetchable_tokens(const RequestSpec& spec) const;
+  void begin_fetch(RequestId id, int tokens);
+  void end_late_fetches(TimePoint now);
+  void on_kv_fetched(KvFetched fetched);
+  absl::Status bring_in_stored(Request& request);
+  bool settle_swap_in(RequestId id);
+  void seal_full_blocks(Request& request);
+  void leave_window(const Request& request);
 
   void emit(StreamId stream, Event event);
   void fail(RequestId id, const absl::Status& status);
@@ -136,9 +205,11 @@ class Core {
   std::map<std::pair<StreamId, RequestKey>, RequestId> by_key_;
   std::map<StreamId, StreamBatch> streams_;
   std::vector<RequestId> held_;
+  std::set<RequestId> fetching_;  // whose stored KV is on its way
   RequestId next_id_ = 1;
   bool is_draining_ = false;
   TurnOutput output_;
+  KvJobs kv_jobs_;
 
   std::vector<float> logits_;
   sampling::SamplerScratch scratch_;

@@ -46,6 +46,14 @@ std::vector<std::string> reason_names() {
   return names;
 }
 
+std::vector<std::string> replay_names() {
+  std::vector<std::string> names;
+  for (int i = 0; i < kv::kReplayKinds; ++i) {
+    names.emplace_back(kv::replay_kind_name(static_cast<kv::ReplayKind>(i)));
+  }
+  return names;
+}
+
 }  // namespace
 
 EngineLoop::Metrics::Metrics(Registry& r)
@@ -69,16 +77,30 @@ EngineLoop::Metrics::Metrics(Registry& r)
                                 "Hand-overs dropped because nobody fetched them in time.")),
       cancelled(r.counter("millrace_requests_cancelled_total",
                           "Requests ended by their entrypoint or with its stream.")),
+      cached_tokens(r.counter("millrace_prefill_cached_tokens_total",
+                              "Prompt tokens that were not run, as their KV was stored.")),
+      replayed_tokens(r.counter("millrace_prefill_replayed_tokens_total",
+                                "Prompt tokens whose KV was stored and which ran for their sliding "
+                                "window alone.")),
+      late_fetches(r.counter("millrace_kv_late_fetches_total",
+                             "Fetches of stored KV that were given up at the end of their time.")),
+      failed_swap_ins(r.counter("millrace_kv_failed_swap_ins_total",
+                                "Prefills that began again because stored KV was not whole.")),
+      replays(r.counter("millrace_prefills_begun_total",
+                        "Prefills by where their first window comes from.",
+                        {{"window", replay_names()}})),
       imports(r.counter("millrace_kv_imports_total", "Sequences brought in.",
                         {{"path", {"shared_memory", "stream"}}})),
       failures(r.counter("millrace_requests_failed_total", "Requests refused or failed.",
                          {{"reason", reason_names()}})) {}
 
-EngineLoop::EngineLoop(Core& core, CommandQueue& commands, Importer& importer, BatchSink& sink,
-                       const transfer::ExportTable& exports, Registry& metrics, const Logger& log)
+EngineLoop::EngineLoop(Core& core, CommandQueue& commands, Importer& importer, KvLink* kv,
+                       BatchSink& sink, const transfer::ExportTable& exports, Registry& metrics,
+                       const Logger& log)
     : core_(core),
       commands_(commands),
       importer_(importer),
+      kv_(kv),
       sink_(sink),
       exports_(exports),
       metrics_(metrics),
@@ -128,18 +150,25 @@ void EngineLoop::turn(std::vector<Command> commands) {
     if (const auto* close = std::get_if<CloseStream>(&command)) closed.push_back(close->stream);
     core_.on_command(std::move(command));
   }
-  // Before the step too: what was cancelled is gone now, and the step may be long.
+  // Before the step too: what was cancelled is gone now, what was asked for can be fetched, and the
+  // step may be long.
   if (!commands.empty()) publish_load(core_.load());
+  pass_on_kv_jobs();
   const auto start = Clock::now();
   TurnOutput output = core_.run_turn(start);
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
   for (ImportJob& job : output.imports) importer_.import(std::move(job));
   for (ReleaseJob& job : output.releases) importer_.release(std::move(job));
+  pass_on_kv_jobs();
   const Load load = core_.load();
   publish_load(load);
   publish(output, seconds);
   sink_.deliver(std::move(output.batches), load);
   for (const StreamId stream : closed) sink_.on_stream_closed(stream);
+}
+
+void EngineLoop::pass_on_kv_jobs() {
+  if (kv_ != nullptr) kv_->take(core_.take_kv_jobs());
 }
 
 void EngineLoop::publish_load(const Load& load) {
@@ -164,6 +193,14 @@ void EngineLoop::publish(const TurnOutput& output, double seconds) {
   metrics_.exports.add(counts.exports);
   metrics_.expired_exports.add(counts.expired_exports);
   metrics_.cancelled.add(counts.cancelled_requests);
+  metrics_.cached_tokens.add(counts.cached_tokens);
+  metrics_.replayed_tokens.add(counts.replayed_tokens);
+  metrics_.late_fetches.add(counts.late_fetches);
+  metrics_.failed_swap_ins.add(counts.failed_swap_ins);
+  for (int i = 0; i < kv::kReplayKinds; ++i) {
+    metrics_.replays.with({kv::replay_kind_name(static_cast<kv::ReplayKind>(i))})
+        .add(counts.replays[static_cast<std::size_t>(i)]);
+  }
   metrics_.imports.with({"shared_memory"}).add(counts.imports_mapped);
   metrics_.imports.with({"stream"}).add(counts.imports_streamed);
   for (const absl::StatusCode code : counts.failures) {

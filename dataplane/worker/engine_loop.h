@@ -11,6 +11,7 @@
 #include "dataplane/worker/command_queue.h"
 #include "dataplane/worker/core.h"
 #include "dataplane/worker/importer.h"
+#include "dataplane/worker/kv_link.h"
 
 namespace millrace::dataplane::worker {
 
@@ -28,8 +29,9 @@ class BatchSink {
 /// core and its engine belong to this thread from construction to destruction.
 class EngineLoop {
  public:
-  /// Everything passed must outlive the loop. The thread runs when the constructor returns.
-  EngineLoop(Core& core, CommandQueue& commands, Importer& importer, BatchSink& sink,
+  /// Everything passed must outlive the loop; kv: null without a KV store. The thread runs when the
+  /// constructor returns.
+  EngineLoop(Core& core, CommandQueue& commands, Importer& importer, KvLink* kv, BatchSink& sink,
              const transfer::ExportTable& exports, Registry& metrics, const Logger& log);
   /// Stops after the turn under way and joins.
   ~EngineLoop();
@@ -54,18 +56,25 @@ class EngineLoop {
     Counter exports;
     Counter expired_exports;
     Counter cancelled;
+    Counter cached_tokens;
+    Counter replayed_tokens;
+    Counter late_fetches;
+    Counter failed_swap_ins;
+    MetricFamily<Counter> replays;
     MetricFamily<Counter> imports;
     MetricFamily<Counter> failures;
   };
 
   void run();
   void turn(std::vector<Command> commands);
+  void pass_on_kv_jobs();
   void publish_load(const Load& load);
   void publish(const TurnOutput& output, double seconds);
 
   Core& core_;
   CommandQueue& commands_;
   Importer& importer_;
+  KvLink* const kv_;
   BatchSink& sink_;
   const transfer::ExportTable& exports_;
   const Metrics metrics_;

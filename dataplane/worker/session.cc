@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "common/str_cat.h"
-#include "dataplane/worker/wire.h"
 #include "dataplane/worker/worker_server.h"
 
 namespace millrace::dataplane::worker {
@@ -17,9 +16,15 @@ grpc::Status to_grpc(const absl::Status& status) {
 
 }  // namespace
 
-Session::Session(StreamId stream, const transfer::PeerIdentity& identity, CommandQueue& commands,
-                 Owner& owner, const Logger& log)
-    : stream_(stream), identity_(identity), commands_(commands), owner_(owner), log_(log) {}
+Session::Session(StreamId stream, const transfer::PeerIdentity& identity,
+                 const std::optional<KvNaming>& naming, CommandQueue& commands, Owner& owner,
+                 const Logger& log)
+    : stream_(stream),
+      identity_(identity),
+      naming_(naming),
+      commands_(commands),
+      owner_(owner),
+      log_(log) {}
 
 void Session::begin() { StartRead(&incoming_); }
 
@@ -61,7 +66,7 @@ void Session::on_hello() {
 
 void Session::on_command() {
   const std::optional<RequestKey> key = start_key(incoming_);
-  absl::StatusOr<Command> command = from_wire(stream_, incoming_, Clock::now());
+  absl::StatusOr<Command> command = from_wire(stream_, incoming_, Clock::now(), naming_);
   if (!command.ok()) {
     // A malformed request fails alone; anything else malformed is a peer that speaks another
     // language.
@@ -91,9 +96,10 @@ void Session::push(const StreamBatch& batch, const Load& load) {
   std::lock_guard lock(mutex_);
   load_ = load;
   started_requests_ = batch.started_requests;
-  if (batch.events.empty()) return;
+  if (batch.events.empty() && batch.windows.empty()) return;
   proto::v1::EngineEvents message;
   for (const Event& event : batch.events) to_wire(event, message);
+  for (const WindowStored& window : batch.windows) to_wire(window, message);
   to_wire(load_, started_requests_ + refused_requests_, message);
   enqueue(std::move(message));
 }

@@ -13,6 +13,7 @@
 #include "common/log/log.h"
 #include "dataplane/transfer/identity.h"
 #include "dataplane/worker/command_queue.h"
+#include "dataplane/worker/wire.h"
 
 // Internal to worker_server.cc and session.cc: the one header here that knows gRPC.
 
@@ -36,8 +37,10 @@ class Session final
     virtual void on_done(StreamId stream, bool was_opened) = 0;
   };
 
-  Session(StreamId stream, const transfer::PeerIdentity& identity, CommandQueue& commands,
-          Owner& owner, const Logger& log);
+  /// naming: null when the worker has no KV store.
+  Session(StreamId stream, const transfer::PeerIdentity& identity,
+          const std::optional<KvNaming>& naming, CommandQueue& commands, Owner& owner,
+          const Logger& log);
 
   /// Starts reading. Not in the constructor, so that events never meet a half-made object.
   void begin();
@@ -67,6 +70,7 @@ class Session final
 
   const StreamId stream_;
   const transfer::PeerIdentity identity_;
+  const std::optional<KvNaming> naming_;
   CommandQueue& commands_;
   Owner& owner_;
   const Logger log_;

@@ -1,11 +1,13 @@
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <map>
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "common/check.h"
@@ -15,7 +17,8 @@
 #include "dataplane/scheduler/scheduler.h"
 
 // For the tests of this folder: an engine whose logits are a hash of all tokens so far, so that any
-// mistake in what it is fed shows in the text.
+// mistake in what it is fed shows in the text. So are its blocks and windows: of the tokens up to
+// their end. What was brought in from elsewhere and is not that spoils the text.
 
 namespace millrace::dataplane::worker {
 
@@ -31,6 +34,7 @@ class TestEngine final : public engine::Engine {
  public:
   static constexpr int kVocab = 50;
   static constexpr int kMaxPosition = 4000;
+  static constexpr std::size_t kBlockBytes = 64;
 
   TestEngine(std::shared_ptr<TestEngineControls> controls, int kv_blocks,
              std::string layout = "test-layout")
@@ -63,7 +67,13 @@ class TestEngine final : public engine::Engine {
       return absl::ResourceExhaustedError("no blocks");
     }
     ++controls_->sequences;
-    sequences_[next_] = {.capacity = plan.capacity_tokens, .tokens = {}};
+    Sequence& sequence = sequences_[next_];
+    sequence.capacity = plan.capacity_tokens;
+    sequence.tokens.assign(plan.prefix_tokens.begin(), plan.prefix_tokens.end());
+    sequence.prompt = plan.prompt_tokens;
+    sequence.write_floor = plan.write_floor;
+    sequence.planned_anchor = plan.window_anchor;
+    sequence.lacks_window = plan.has_window;
     return next_++;
   }
   void release(engine::SequenceId sequence) override {
@@ -84,14 +94,59 @@ class TestEngine final : public engine::Engine {
       sequence.tokens.insert(sequence.tokens.end(), item.tokens.begin(), item.tokens.end());
       CHECK(sequence.tokens.size() <= static_cast<std::size_t>(sequence.capacity));
       CHECK(item.logits_rows <= 1);
+      keep(sequence, static_cast<int>(item.tokens.size()));
       if (item.logits_rows == 0) continue;
-      const std::vector<float> row = logits_after(sequence.tokens);
+      const std::vector<float> row =
+          logits_after(is_whole(sequence) ? sequence.tokens : std::vector<TokenId>{});
       logits.insert(logits.end(), row.begin(), row.end());
     }
     return absl::OkStatus();
   }
 
-  std::span<std::byte> block(engine::SequenceId, int) override { return {}; }
+  /// What a stored block or window holds that ends behind these tokens.
+  static std::vector<std::byte> bytes_for(std::span<const TokenId> tokens) {
+    std::uint64_t hash = 17;
+    for (const TokenId token : tokens) hash = mix(hash ^ static_cast<std::uint64_t>(token));
+    std::vector<std::byte> bytes(kBlockBytes);
+    for (std::size_t i = 0; i < bytes.size(); ++i)
+      bytes[i] = static_cast<std::byte>(mix(hash + i) >> 56);
+    return bytes;
+  }
+
+  std::size_t block_bytes() const override { return kBlockBytes; }
+  std::span<std::byte> block(engine::SequenceId sequence, int index) override {
+    block_ = bytes_for(first(sequences_.at(sequence), (index + 1) * scheduler::kBlockTokens));
+    return block_;
+  }
+  void swap_in(engine::SequenceId id, int blocks,
+               std::shared_ptr<engine::BlockSource> source) override {
+    Sequence& sequence = sequences_.at(id);
+    for (int i = 0; i < blocks && sequence.swap_status.ok(); ++i) {
+      std::vector<std::byte>& block = sequence.stored.emplace_back(kBlockBytes);
+      for (const std::size_t part : {std::size_t{0}, kBlockBytes / 2}) {
+        if (!sequence.swap_status.ok()) break;
+        sequence.swap_status =
+            source->copy(i, part, std::span(block).subspan(part, kBlockBytes / 2));
+      }
+    }
+  }
+  absl::Status swap_in_status(engine::SequenceId sequence) const override {
+    return sequences_.at(sequence).swap_status;
+  }
+  engine::SwapInUsage swap_in_usage() const override { return {}; }
+  std::size_t window_bytes() const override { return kBlockBytes; }
+  absl::Status restore_window(engine::SequenceId id, std::span<const std::byte> window) override {
+    Sequence& sequence = sequences_.at(id);
+    sequence.lacks_window = !std::ranges::equal(window, bytes_for(sequence.tokens));
+    return absl::OkStatus();
+  }
+  int kept_anchor(engine::SequenceId sequence) const override {
+    return sequences_.at(sequence).kept_anchor;
+  }
+  void export_window(engine::SequenceId id, std::span<std::byte> out) const override {
+    const Sequence& sequence = sequences_.at(id);
+    std::ranges::copy(bytes_for(first(sequence, sequence.kept_anchor)), out.begin());
+  }
 
   std::size_t export_bytes(engine::SequenceId sequence) const override {
     return sizeof(TokenId) * sequences_.at(sequence).tokens.size();
@@ -107,6 +162,7 @@ class TestEngine final : public engine::Engine {
     auto id = create(plan);
     if (!id.ok()) return id;
     std::vector<TokenId>& tokens = sequences_.at(*id).tokens;
+    sequences_.at(*id).prompt = static_cast<int>(bytes.size() / sizeof(TokenId));
     tokens.resize(bytes.size() / sizeof(TokenId));
     std::memcpy(tokens.data(), bytes.data(), bytes.size());
     return id;
@@ -116,7 +172,36 @@ class TestEngine final : public engine::Engine {
   struct Sequence {
     int capacity = 0;
     std::vector<TokenId> tokens;
+    int prompt = 0, write_floor = 0, planned_anchor = 0, kept_anchor = 0;
+    std::vector<std::vector<std::byte>> stored;  // blocks that were swapped in
+    bool lacks_window = false;
+    absl::Status swap_status = absl::OkStatus();
   };
+
+  static std::span<const TokenId> first(const Sequence& sequence, int tokens) {
+    return std::span(sequence.tokens).first(static_cast<std::size_t>(tokens));
+  }
+
+  /// Whether it has everything below its write floor, as a run from the start would have made it.
+  static bool is_whole(const Sequence& sequence) {
+    const auto blocks = static_cast<std::size_t>(sequence.write_floor / scheduler::kBlockTokens);
+    if (sequence.lacks_window || sequence.stored.size() != blocks) return false;
+    for (std::size_t i = 0; i < blocks; ++i) {
+      const int end = static_cast<int>(i + 1) * scheduler::kBlockTokens;
+      if (sequence.stored[i] != bytes_for(first(sequence, end))) return false;
+    }
+    return true;
+  }
+
+  /// See Engine::kept_anchor().
+  static void keep(Sequence& sequence, int rows) {
+    const int end = static_cast<int>(sequence.tokens.size());
+    if (sequence.planned_anchor > 0 && end >= sequence.planned_anchor) {
+      sequence.kept_anchor = std::exchange(sequence.planned_anchor, 0);
+    }
+    const int passed = end / scheduler::kBlockTokens * scheduler::kBlockTokens;
+    if (end > sequence.prompt && end - passed < rows && rows < 7) sequence.kept_anchor = passed;
+  }
 
   static std::uint64_t mix(std::uint64_t x) {
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -128,6 +213,7 @@ class TestEngine final : public engine::Engine {
   const int kv_blocks_;
   const std::string layout_;
   std::map<engine::SequenceId, Sequence> sequences_;
+  std::vector<std::byte> block_;  // that was asked for last
   engine::SequenceId next_ = 1;
 };
 

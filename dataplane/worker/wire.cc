@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <chrono>
 #include <limits>
+#include <span>
 #include <utility>
 
 #include "api/proto/engine.pb.h"
 #include "common/status_macros.h"
 #include "common/str_cat.h"
+#include "storage/kv/hash_chain.h"
 
 namespace millrace::dataplane::worker {
 namespace {
@@ -51,9 +53,59 @@ absl::StatusOr<sampling::SamplingParams> sampling_of(const proto::v1::SamplingSt
   return params;
 }
 
+absl::StatusOr<WindowSource> window_of(const proto::v1::WindowSource& wire) {
+  WindowSource source;
+  ASSIGN_OR_RETURN(source.anchor, small_int("kv.windows.anchor", wire.anchor()));
+  if (source.anchor == 0 || source.anchor % storage::kBlockTokens != 0) {
+    return absl::InvalidArgumentError(str_cat("kv.windows.anchor is ", source.anchor,
+                                              "; it must be a multiple of ",
+                                              storage::kBlockTokens));
+  }
+  source.location = {.host_id = wire.ref().host_id(),
+                     .address = wire.ref().address(),
+                     .incarnation = wire.ref().incarnation(),
+                     .slot = wire.ref().slot(),
+                     .generation = wire.ref().generation(),
+                     .bytes = wire.ref().bytes()};
+  return source;
+}
+
+absl::StatusOr<KvScope> scope_of(const proto::v1::KvScope& wire, const KvNaming& naming,
+                                 std::span<const TokenId> tokens) {
+  storage::kv::RootInputs root{
+      .artifact_digest = naming.artifact_digest, .layout_id = naming.layout_id, .salt = {}};
+  if (wire.salt().size() != root.salt.size()) {
+    return absl::InvalidArgumentError(
+        str_cat("kv.salt has ", wire.salt().size(), " bytes; it needs ", root.salt.size()));
+  }
+  std::copy(wire.salt().begin(), wire.salt().end(), root.salt.begin());
+  KvScope scope;
+  scope.root = storage::kv::chain_root(root);
+  scope.keys = storage::kv::chain_keys(scope.root, tokens);
+  ASSIGN_OR_RETURN(scope.hit_tokens, small_int("kv.hit_tokens", wire.hit_tokens()));
+  if (scope.hit_tokens % storage::kBlockTokens != 0) {
+    return absl::InvalidArgumentError(str_cat("kv.hit_tokens is ", scope.hit_tokens,
+                                              "; it must be a multiple of ",
+                                              storage::kBlockTokens));
+  }
+  scope.ttl = wire.ttl_class() == static_cast<std::uint32_t>(storage::TtlClass::kChatbot)
+                  ? storage::TtlClass::kChatbot
+                  : storage::TtlClass::kAgent;
+  if (wire.windows_size() > kMaxWindowSources) {
+    return absl::InvalidArgumentError(str_cat("kv.windows has ", wire.windows_size(),
+                                              " entries; at most ", kMaxWindowSources,
+                                              " are allowed"));
+  }
+  for (const proto::v1::WindowSource& window : wire.windows()) {
+    ASSIGN_OR_RETURN(scope.windows.emplace_back(), window_of(window));
+  }
+  return scope;
+}
+
 /// Of StartPrefill and StartDecode, which share these fields.
 template <typename Message>
-absl::StatusOr<RequestSpec> spec_of(StreamId stream, const Message& message, TimePoint now) {
+absl::StatusOr<RequestSpec> spec_of(StreamId stream, const Message& message, TimePoint now,
+                                    const std::optional<KvNaming>& naming) {
   RequestSpec spec;
   spec.stream = stream;
   ASSIGN_OR_RETURN(spec.key, key_of(message.key()));
@@ -62,6 +114,9 @@ absl::StatusOr<RequestSpec> spec_of(StreamId stream, const Message& message, Tim
   ASSIGN_OR_RETURN(spec.sampling, sampling_of(message.sampling()));
   spec.deadline = now + std::chrono::milliseconds(
                             std::min<std::uint64_t>(message.deadline_ms(), kMaxDeadlineMs));
+  if (naming && message.has_kv()) {
+    ASSIGN_OR_RETURN(spec.kv, scope_of(message.kv(), *naming, spec.tokens));
+  }
   return spec;
 }
 
@@ -125,17 +180,17 @@ transfer::PeerIdentity from_wire(const proto::v1::Identity& identity) {
           .artifact_digest = identity.artifact_digest()};
 }
 
-absl::StatusOr<Command> from_wire(StreamId stream, proto::v1::EngineCommand& command,
-                                  TimePoint now) {
+absl::StatusOr<Command> from_wire(StreamId stream, proto::v1::EngineCommand& command, TimePoint now,
+                                  const std::optional<KvNaming>& naming) {
   switch (command.command_case()) {
     case proto::v1::EngineCommand::kStartPrefill: {
       StartPrefill start;
-      ASSIGN_OR_RETURN(start.spec, spec_of(stream, command.start_prefill(), now));
+      ASSIGN_OR_RETURN(start.spec, spec_of(stream, command.start_prefill(), now, naming));
       return Command(std::move(start));
     }
     case proto::v1::EngineCommand::kStartDecode: {
       StartDecode start;
-      ASSIGN_OR_RETURN(start.spec, spec_of(stream, command.start_decode(), now));
+      ASSIGN_OR_RETURN(start.spec, spec_of(stream, command.start_decode(), now, naming));
       ASSIGN_OR_RETURN(start.handover, handover_of(command.start_decode().handover()));
       return Command(std::move(start));
     }
@@ -168,6 +223,7 @@ void to_wire(const Event& event, proto::v1::EngineEvents& events) {
     proto::v1::Prefilled& message = *wire.mutable_prefilled();
     to_wire(prefilled->token, *message.mutable_token());
     message.set_finish(to_wire(prefilled->finish));
+    message.set_cached_tokens(static_cast<std::uint32_t>(prefilled->cached_tokens));
     if (prefilled->handover) to_wire(*prefilled->handover, *message.mutable_handover());
   } else if (const auto* sampled = std::get_if<Sampled>(&event.what)) {
     to_wire(sampled->token, *wire.mutable_sampled()->add_tokens());
@@ -177,6 +233,19 @@ void to_wire(const Event& event, proto::v1::EngineEvents& events) {
     wire.mutable_failed()->set_code(static_cast<int>(status.code()));
     wire.mutable_failed()->set_message(std::string(status.message()));
   }
+}
+
+void to_wire(const WindowStored& window, proto::v1::EngineEvents& events) {
+  proto::v1::StoredWindow& wire = *events.add_windows();
+  wire.set_key(window.key.bytes.data(), window.key.bytes.size());
+  wire.set_anchor(static_cast<std::uint32_t>(window.anchor));
+  proto::v1::KvWindowRef& ref = *wire.mutable_ref();
+  ref.set_host_id(window.location.host_id);
+  ref.set_address(window.location.address);
+  ref.set_incarnation(window.location.incarnation);
+  ref.set_slot(window.location.slot);
+  ref.set_generation(window.location.generation);
+  ref.set_bytes(window.location.bytes);
 }
 
 void to_wire(const Load& load, std::uint64_t started_requests, proto::v1::EngineEvents& events) {

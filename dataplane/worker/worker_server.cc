@@ -3,6 +3,7 @@
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/impl/service_type.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <map>
 #include <mutex>
@@ -18,6 +19,7 @@
 #include "dataplane/worker/core.h"
 #include "dataplane/worker/engine_loop.h"
 #include "dataplane/worker/importer.h"
+#include "dataplane/worker/kv_link.h"
 #include "dataplane/worker/session.h"
 
 namespace millrace::dataplane::worker {
@@ -41,9 +43,10 @@ class EngineService final : public proto::v1::Engine::CallbackService,
                             public BatchSink,
                             public Session::Owner {
  public:
-  EngineService(const transfer::PeerIdentity& identity, CommandQueue& commands, const Load& load,
-                Registry& metrics, const Logger& log)
+  EngineService(const transfer::PeerIdentity& identity, std::optional<KvNaming> naming,
+                CommandQueue& commands, const Load& load, Registry& metrics, const Logger& log)
       : identity_(identity),
+        naming_(std::move(naming)),
         commands_(commands),
         log_(log),
         streams_(metrics.gauge("millrace_streams_open", "Connect streams of entrypoints.")),
@@ -68,7 +71,7 @@ class EngineService final : public proto::v1::Engine::CallbackService,
       std::lock_guard lock(mutex_);
       if (!is_stopping_ && slots_used_ < kMaxStreams) {
         const StreamId stream = next_stream_++;
-        session = std::make_shared<Session>(stream, identity_, commands_, *this, log_);
+        session = std::make_shared<Session>(stream, identity_, naming_, commands_, *this, log_);
         sessions_.emplace(stream, session);
         ++slots_used_;
         streams_.set(slots_used_);
@@ -158,6 +161,7 @@ class EngineService final : public proto::v1::Engine::CallbackService,
   }
 
   const transfer::PeerIdentity identity_;
+  const std::optional<KvNaming> naming_;
   CommandQueue& commands_;
   const Logger log_;
   const Gauge streams_;
@@ -185,6 +189,7 @@ class GrpcWorkerServer final : public WorkerServer {
       grpc_server_->Wait();
     }
     loop_.reset();
+    kv_link_.reset();
     importer_.reset();
     grpc_server_.reset();
   }
@@ -196,6 +201,7 @@ class GrpcWorkerServer final : public WorkerServer {
   }
 
  private:
+  absl::StatusOr<std::optional<KvNaming>> kv_naming(const WorkerConfig& config) const;
   absl::Status listen(const WorkerConfig& config);
 
   // In the order of their making; what comes later points to what comes earlier.
@@ -209,6 +215,7 @@ class GrpcWorkerServer final : public WorkerServer {
   std::unique_ptr<transfer::KvClient> kv_client_;
   std::unique_ptr<Core> core_;
   std::unique_ptr<Importer> importer_;
+  std::unique_ptr<KvLink> kv_link_;  // null without a KV store
   std::unique_ptr<EngineLoop> loop_;
 };
 
@@ -219,8 +226,10 @@ absl::Status GrpcWorkerServer::open(const WorkerConfig& config, Registry& metric
   ASSIGN_OR_RETURN(exports_,
                    transfer::ExportTable::open(self, std::random_device{}(), config.exports));
   kv_service_ = transfer::make_kv_service(config.identity, *exports_);
-  service_ = std::make_unique<EngineService>(
-      config.identity, commands_, Load{.kv_blocks_total = config.limits.kv_blocks}, metrics, log);
+  ASSIGN_OR_RETURN(std::optional<KvNaming> naming, kv_naming(config));
+  service_ = std::make_unique<EngineService>(config.identity, std::move(naming), commands_,
+                                             Load{.kv_blocks_total = config.limits.kv_blocks},
+                                             metrics, log);
   RETURN_IF_ERROR(listen(config));
   kv_client_ = std::make_unique<transfer::KvClient>(
       transfer::KvClient::Options{.identity = config.identity,
@@ -236,9 +245,29 @@ absl::Status GrpcWorkerServer::open(const WorkerConfig& config, Registry& metric
                                         .limits = config.limits},
                                        *engine_, *exports_));
   importer_ = std::make_unique<Importer>(*kv_client_, commands_, metrics, log, Importer::Limits{});
-  loop_ = std::make_unique<EngineLoop>(*core_, commands_, *importer_, *service_, *exports_, metrics,
-                                       log);
+  if (!config.kv_fetch.empty()) {
+    kv_link_ = std::make_unique<KvLink>(
+        [address = config.kv_fetch, id = config.worker_id] {
+          return storage::fetch::FetchClient::connect({.address = address, .client_id = id});
+        },
+        static_cast<std::uint32_t>(engine_->block_bytes()), commands_, metrics, log,
+        KvLink::Limits{});
+  }
+  loop_ = std::make_unique<EngineLoop>(*core_, commands_, *importer_, kv_link_.get(), *service_,
+                                       *exports_, metrics, log);
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::optional<KvNaming>> GrpcWorkerServer::kv_naming(
+    const WorkerConfig& config) const {
+  if (config.kv_fetch.empty()) return std::nullopt;
+  KvNaming naming{.artifact_digest = {}, .layout_id = engine_->kv_layout_id()};
+  const std::string& digest = config.identity.artifact_digest;
+  if (digest.size() != naming.artifact_digest.size()) {
+    return absl::InvalidArgumentError(str_cat("an artifact digest of ", digest.size(), " bytes"));
+  }
+  std::copy(digest.begin(), digest.end(), naming.artifact_digest.begin());
+  return naming;
 }
 
 absl::Status GrpcWorkerServer::listen(const WorkerConfig& config) {

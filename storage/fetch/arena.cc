@@ -293,6 +293,14 @@ ArenaReader::ArenaReader(SharedRegion region) : region_(std::move(region)) {
 
 absl::Status ArenaReader::copy_out(const SlotRef& ref, const BlockKey& key,
                                    std::span<std::byte> out) const {
+  std::uint32_t crc = 0;
+  return copy_part(ref, key, static_cast<std::uint32_t>(out.size()), 0, out, crc);
+}
+
+absl::Status ArenaReader::copy_part(const SlotRef& ref, const BlockKey& key,
+                                    std::uint32_t block_bytes, std::size_t offset,
+                                    std::span<std::byte> out, std::uint32_t& crc) const {
+  CHECK(offset + out.size() <= block_bytes);
   if (ref.slot >= slot_count_) return no_such_slot(ref.slot, slot_count_);
   const Word& word = word_at(region_.bytes(), ref.slot);
   const std::uint64_t expected = word_of(ref, SlotState::kReady);
@@ -302,10 +310,10 @@ absl::Status ArenaReader::copy_out(const SlotRef& ref, const BlockKey& key,
   };
   if (word.load(std::memory_order_acquire) != expected) return is_lost();
   const Description description = description_at(region_.bytes(), ref.slot);
-  const bool is_asked = description.key == key.bytes && description.block_bytes == out.size() &&
-                        out.size() <= slot_bytes_;
+  const bool is_asked = description.key == key.bytes && description.block_bytes == block_bytes &&
+                        block_bytes <= slot_bytes_;
   if (is_asked) {
-    std::memcpy(out.data(), region_.bytes().data() + data_offset_ + ref.slot * slot_bytes_,
+    std::memcpy(out.data(), region_.bytes().data() + data_offset_ + ref.slot * slot_bytes_ + offset,
                 out.size());
   }
   // What was read above was read before the word is looked at again: pairs with begin's fence.
@@ -314,9 +322,10 @@ absl::Status ArenaReader::copy_out(const SlotRef& ref, const BlockKey& key,
   if (!is_asked) {
     return absl::InvalidArgumentError(str_cat("slot ", ref.slot, " holds another block, of ",
                                               description.block_bytes, " bytes; asked for were ",
-                                              out.size()));
+                                              block_bytes));
   }
-  if (ec::crc32c(out) != description.crc) {
+  crc = ec::crc32c_extend(crc, out);
+  if (offset + out.size() == block_bytes && crc != description.crc) {
     return absl::DataLossError(str_cat("the block in slot ", ref.slot, " is damaged"));
   }
   return absl::OkStatus();

@@ -153,6 +153,13 @@ class ArenaReader {
   /// kDataLoss: the bytes do not match their checksum.
   absl::Status copy_out(const SlotRef& ref, const BlockKey& key, std::span<std::byte> out) const;
 
+  /// The same for bytes [offset, offset + out.size()) of a block of block_bytes. The parts of a
+  /// block are asked for in order; `crc` is the checksum of those before, 0 for the first, and
+  /// becomes that of all so far. The block is verified with its last part: before that none of it
+  /// counts.
+  absl::Status copy_part(const SlotRef& ref, const BlockKey& key, std::uint32_t block_bytes,
+                         std::size_t offset, std::span<std::byte> out, std::uint32_t& crc) const;
+
  private:
   explicit ArenaReader(SharedRegion region);
 

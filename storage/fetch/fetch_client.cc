@@ -210,6 +210,11 @@ class GrpcFetchClient final : public FetchClient {
                         std::span<std::byte> out) const override {
     return arenas_.reader.copy_out(ref, key, out);
   }
+  absl::Status copy_part(const SlotRef& ref, const BlockKey& key, std::uint32_t block_bytes,
+                         std::size_t offset, std::span<std::byte> out,
+                         std::uint32_t& crc) const override {
+    return arenas_.reader.copy_part(ref, key, block_bytes, offset, out, crc);
+  }
 
   absl::Status reserve(RequestId request_id, std::uint32_t count) override {
     return send(ReserveSlots{0, request_id, count});

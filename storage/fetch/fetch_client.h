@@ -60,6 +60,10 @@ class FetchClient {
   /// See ArenaReader::copy_out.
   virtual absl::Status copy_out(const SlotRef& ref, const BlockKey& key,
                                 std::span<std::byte> out) const = 0;
+  /// See ArenaReader::copy_part.
+  virtual absl::Status copy_part(const SlotRef& ref, const BlockKey& key, std::uint32_t block_bytes,
+                                 std::size_t offset, std::span<std::byte> out,
+                                 std::uint32_t& crc) const = 0;
 
   /// Asks for slots for new blocks. Comes back as WriteSlots, with as many as there are.
   virtual absl::Status reserve(RequestId request_id, std::uint32_t count) = 0;

@@ -8,8 +8,11 @@
 #include "dataplane/engine/engine.h"
 #include "dataplane/engine/forward.h"
 #include "dataplane/engine/handover.h"
+#include "dataplane/engine/kept_window.h"
 #include "dataplane/engine/layer_runner.h"
+#include "dataplane/engine/swap_in.h"
 #include "dataplane/kv/block_pool.h"
+#include "dataplane/kv/hit_policy.h"
 #include "dataplane/model/checkpoint.h"
 
 namespace millrace::dataplane::engine {
@@ -32,8 +35,10 @@ class CpuEngine : public Engine {
         memory_(config_, std::move(layout), pool_->base(), limits.max_sequences),
         ops_(cpu::best_kernels(), limits.threads),
         runner_(config_, weights_, ops_, stream_, memory_, switches.rounding, limits.max_step_rows),
-        forward_(config_, weights_, checkpoint.engram_token_map(), runner_),
+        swap_ins_(memory_.layout, limits.max_sequences),
+        forward_(config_, weights_, checkpoint.engram_token_map(), runner_, swap_ins_),
         codec_(config_, memory_),
+        windows_(config_, memory_),
         sequences_(static_cast<std::size_t>(limits.max_sequences)) {}
 
   int vocab_size() const override { return config_.vocab_size; }
@@ -54,14 +59,20 @@ class CpuEngine : public Engine {
     Sequence sequence;
     sequence.prompt_tokens = plan.prompt_tokens;
     sequence.capacity_tokens = plan.capacity_tokens;
-    sequence.compute_start = plan.compute_start;
+    sequence.window_floor = plan.compute_start - (plan.has_window ? config_.sliding_window : 0);
     sequence.write_floor = plan.write_floor;
     sequence.decoder_floor = decoder_floor(plan);
+    sequence.planned_anchor = plan.window_anchor;
+    sequence.last_anchor = std::max(plan.window_anchor, kv::anchor_after(plan.prompt_tokens));
     sequence.tokens.assign(plan.prefix_tokens.begin(), plan.prefix_tokens.end());
     return place(std::move(sequence));
   }
 
-  void release(SequenceId id) override { find(id).sequence.reset(); }
+  void release(SequenceId id) override {
+    Slot& slot = find(id);
+    swap_ins_.cancel(slot.sequence->slot);  // before its blocks are somebody else's
+    slot.sequence.reset();
+  }
 
   int length(SequenceId id) const override { return get(id).length(); }
 
@@ -76,11 +87,42 @@ class CpuEngine : public Engine {
       parts_.push_back({.sequence = &sequence,
                         .rows = static_cast<int>(item.tokens.size()),
                         .logits_rows = item.logits_rows});
+      begin_keeping(sequence, static_cast<int>(item.tokens.size()), memory_.geometry);
     }
     forward_.run(parts_, logits);
+    for (const StepItem& item : items) end_keeping(*find(item.sequence).sequence);
     return absl::OkStatus();
   }
 
+  void swap_in(SequenceId id, int blocks, std::shared_ptr<BlockSource> source) override {
+    const Sequence& sequence = get(id);
+    CHECK(blocks > 0 && blocks * kv::kBlockTokens <= sequence.write_floor,
+          "stored blocks lie below the write floor");
+    std::vector<std::span<std::byte>> targets;
+    targets.reserve(static_cast<std::size_t>(blocks));
+    for (int i = 0; i < blocks; ++i) targets.push_back(block(id, i));
+    swap_ins_.begin(sequence.slot, std::move(targets), std::move(source));
+  }
+
+  absl::Status swap_in_status(SequenceId id) const override {
+    return swap_ins_.status(get(id).slot);
+  }
+
+  SwapInUsage swap_in_usage() const override { return swap_ins_.usage(); }
+
+  std::size_t window_bytes() const override { return windows_.bytes(); }
+
+  absl::Status restore_window(SequenceId id, std::span<const std::byte> window) override {
+    return windows_.restore(window, get(id));
+  }
+
+  int kept_anchor(SequenceId id) const override { return get(id).kept_anchor; }
+
+  void export_window(SequenceId id, std::span<std::byte> out) const override {
+    windows_.encode(get(id), out);
+  }
+
+  std::size_t block_bytes() const override { return memory_.layout.block_bytes(); }
   std::span<std::byte> block(SequenceId id, int block_index) override {
     const Sequence& sequence = get(id);
     CHECK(block_index >= 0 && static_cast<std::size_t>(block_index) < sequence.blocks.size());
@@ -110,7 +152,8 @@ class CpuEngine : public Engine {
     ASSIGN_OR_RETURN(sequence.tokens, codec_.read_tokens(header, bytes));
     sequence.prompt_tokens = header.prompt_tokens;
     sequence.capacity_tokens = capacity_tokens;
-    sequence.compute_start = header.compute_start;
+    sequence.window_floor = header.window_floor;
+    sequence.last_anchor = kv::anchor_after(header.length);
     sequence.write_floor = header.write_floor;
     sequence.decoder_floor = header.decoder_floor;
     ASSIGN_OR_RETURN(const SequenceId id, place(std::move(sequence)));
@@ -147,6 +190,7 @@ class CpuEngine : public Engine {
       return invalid(str_cat("write_floor ", plan.write_floor, " must lie in [", plan.compute_start,
                              ", ", plan.prompt_tokens, "]"));
     }
+    RETURN_IF_ERROR(check_windows(plan));
     for (const kv::SourceLayout& source : memory_.layout.sources()) {
       // The first row may lie inside a group whose entry is there already, not inside one to be
       // written.
@@ -161,6 +205,21 @@ class CpuEngine : public Engine {
                              " tokens, compute_start is ", plan.compute_start));
     }
     return check_tokens(plan.prefix_tokens);
+  }
+
+  absl::Status check_windows(const SequencePlan& plan) const {
+    const int window = config_.sliding_window;
+    if (plan.has_window && plan.compute_start < window) {
+      return invalid(str_cat("no window of ", window, " positions ends at compute_start ",
+                             plan.compute_start));
+    }
+    const bool is_kept = plan.window_anchor != 0;
+    if (is_kept && (plan.window_anchor < plan.compute_start + window ||
+                    plan.window_anchor > plan.capacity_tokens)) {
+      return invalid(str_cat("window_anchor ", plan.window_anchor, " must lie in [",
+                             plan.compute_start + window, ", ", plan.capacity_tokens, "]"));
+    }
+    return absl::OkStatus();
   }
 
   absl::Status check_tokens(std::span<const TokenId> tokens) const {
@@ -259,11 +318,13 @@ class CpuEngine : public Engine {
   cpu::CpuStream stream_;
   cpu::CpuOps ops_;
   LayerRunner runner_;
+  SwapIns swap_ins_;
   Forward forward_;
   // Of the step under way; members, so that a step allocates nothing.
   std::vector<StepPart> parts_;
   std::vector<SequenceId> ids_;
   HandoverCodec codec_;
+  WindowCodec windows_;
   std::vector<Slot> sequences_;
 };
 

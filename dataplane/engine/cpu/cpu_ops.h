@@ -51,6 +51,7 @@ class CpuOps : public Ops {
   void store_carry(Stream& stream, const StoreCarryArgs& args) override;
   void store_entries(Stream& stream, const StoreEntriesArgs& args) override;
   void store_window(Stream& stream, const StoreWindowArgs& args) override;
+  void keep_window(Stream& stream, const KeepWindowArgs& args) override;
   void select(Stream& stream, const SelectArgs& args) override;
   void attention(Stream& stream, const AttentionArgs& args) override;
   void route(Stream& stream, const RouteArgs& args) override;

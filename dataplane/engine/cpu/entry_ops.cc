@@ -140,4 +140,22 @@ void CpuOps::store_window(Stream&, const StoreWindowArgs& a) {
   }
 }
 
+void CpuOps::keep_window(Stream&, const KeepWindowArgs& a) {
+  for (int s = 0; s < a.rows.sequences; ++s) {
+    const int anchor = a.rows.keep_anchor[s];
+    const int first_row = a.rows.first_row[s];
+    const int rows = a.rows.first_row[s + 1] - first_row;
+    if (anchor == 0 || rows == 0) continue;
+    const int start = a.rows.position[first_row];
+    const float* ring = a.rings + at(std::int64_t{a.rows.slot[s]} * a.ring.slots(), a.width);
+    float* kept = a.kept + at(std::int64_t{a.rows.slot[s]} * a.ring.window, a.width);
+    const int end = std::min(anchor, start + rows);
+    for (int p = std::max(a.rows.keep_from[s], anchor - a.ring.window); p < end; ++p) {
+      const float* latent = p >= start ? a.latents + at(first_row + p - start, a.width)
+                                       : ring + at(a.ring.slot(p), a.width);
+      std::copy_n(latent, a.width, kept + at(p % a.ring.window, a.width));
+    }
+  }
+}
+
 }  // namespace millrace::dataplane::engine::cpu

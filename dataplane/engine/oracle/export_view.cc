@@ -29,7 +29,7 @@ ExportView take_apart(std::span<const std::byte> buffer, const model::ModelConfi
     return static_cast<int>(number_at(buffer, offset, 4));
   };
   const int length = u32(32);
-  const int compute_start = u32(40);
+  const int window_floor = u32(40);
   const int decoder_floor = u32(48);
   const int window = u32(64);
   const std::size_t block_bytes = number_at(buffer, 56, 8);
@@ -46,7 +46,7 @@ ExportView take_apart(std::span<const std::byte> buffer, const model::ModelConfi
   std::memcpy(view.tokens.data(), tokens.data(), tokens.size());
   for (int i = 0; i < u32(52); ++i) view.blocks.push_back(take(block_bytes));
   for (int layer = 0; layer < config.num_hidden_layers; ++layer) {
-    const int floor = layer < config.first_decoder_layer() ? compute_start : decoder_floor;
+    const int floor = layer < config.first_decoder_layer() ? window_floor : decoder_floor;
     auto& rows = view.windows.emplace_back();
     for (int position = std::max(floor, length - window); position < length; ++position) {
       rows.push_back(take(row_bytes));

@@ -1,0 +1,152 @@
+"""Stored KV under a real cluster with nano: what a later request is spared, and that its text stays what it was.
+
+Prompts go as token ids, so that their lengths are known; the text of a prompt that finds nothing is that of
+another user of the same cluster, since users share no KV.
+"""
+
+import json
+import random
+import unittest
+import urllib.request
+
+from cluster import SLOWNESS, Cluster, ClusterTest, read_metrics, wait_until
+
+BLOCK = 128
+# What a hit leaves at least to be run (docs/architecture.md, "Stored KV").
+LEAST_SUFFIX = 134
+
+
+def usable_hit(prompt, stored):
+    """The largest multiple of a block that is stored and leaves LEAST_SUFFIX tokens."""
+    return max([0, *(n for n in range(0, stored + 1, BLOCK) if n + LEAST_SUFFIX <= prompt)])
+
+
+def tokens(count, seed):
+    """Ordinary tokens of nano's vocabulary."""
+    source = random.Random(seed)
+    return [source.randrange(300, 3000) for _ in range(count)]
+
+
+class StoredKv(ClusterTest):
+    UP_ARGUMENTS = ("--kv-bytes", "256MiB")
+
+    def complete(self, prompt, max_tokens=8, user="a", **more):
+        body = {"model": "nano", "prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "user": user,
+                "ignore_eos": True, "return_token_ids": True, **more}
+        request = urllib.request.Request(f"http://{self.cluster.entrypoint}/v1/completions",
+                                         json.dumps(body).encode(), {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=60 * SLOWNESS) as answer:
+            reply = json.load(answer)
+        return reply["choices"][0]["token_ids"], reply["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+    def metric(self, role, name):
+        return sum(read_metrics(w["metrics_address"]).get(name, 0) for w in self.cluster.workers(role))
+
+    def stored(self):
+        """Blocks that this cluster's workers have had stored since they started."""
+        return sum(self.metric(role, 'millrace_kv_sealed_blocks_total{result="stored"}')
+                   for role in ("prefill", "decode"))
+
+    def windows(self):
+        return sum(self.metric(role, 'millrace_kv_windows_kept_total{result="kept"}')
+                   for role in ("prefill", "decode"))
+
+    def store(self, prompt, user="a", max_tokens=8):
+        """Runs a prompt and waits until its full blocks and its window are stored."""
+        blocks, windows = self.stored(), self.windows()
+        text, cached = self.complete(prompt, max_tokens, user)
+        new = (len(prompt) + max_tokens - 1) // BLOCK - max(cached, 0) // BLOCK
+        if new > 0:
+            wait_until(lambda: self.stored() > blocks, 20, "its blocks are stored")
+        if len(prompt) > BLOCK:
+            wait_until(lambda: self.windows() > windows, 20, "its window is stored")
+        wait_until(lambda: self.metric("prefill", "millrace_kv_seal_backlog") == 0, 20, "nothing waits to be stored")
+        return text, cached
+
+    def hit(self, prompt, expected, user="a", max_tokens=8):
+        """Asks until the hit is as long as expected: storing goes on for a moment behind an answer."""
+        seen = []
+
+        def asked():
+            seen.append(self.complete(prompt, max_tokens, user))
+            return seen[-1][1] == expected and seen[-1]
+        try:
+            return wait_until(asked, 20, f"{expected} cached tokens")[0]
+        except AssertionError:
+            self.fail(f"cached tokens {[s[1] for s in seen]}, expected {expected}")
+
+    def test_1_an_exact_repeat_runs_its_last_blocks_again(self):
+        prompt = tokens(700, 1)
+        cold, cached = self.store(prompt)
+        self.assertEqual(cached, 0)
+        # Its own window ends behind the hit, so the block before the hit runs again for the window.
+        self.hit(prompt, usable_hit(700, 640) - BLOCK)
+
+    def test_2_a_prompt_that_goes_on_from_an_anchor_is_exact(self):
+        shared = tokens(513, 2)
+        self.store(shared)  # leaves its window at 512
+        for more in (134, 200, 400):
+            prompt = shared[:512] + tokens(more, 1000 + more)
+            cold, cached = self.complete(prompt, 16, user=f"nobody-{more}")
+            self.assertEqual(cached, 0, "another user's blocks are not found")
+            warm = self.hit(prompt, 512, max_tokens=16)
+            self.assertEqual(warm, cold)
+
+    def test_3_turns_of_a_conversation_start_where_the_last_one_ended(self):
+        conversation = tokens(300, 3)
+        reused = 0
+        for turn in range(6):
+            answer, cached = self.store(conversation, max_tokens=60)
+            cold, _ = self.complete(conversation, 60, user=f"cold-{turn}")
+            self.assertEqual(answer, cold, f"turn {turn}")
+            reused += cached
+            conversation = conversation + answer + tokens(140, 300 + turn)
+        self.assertGreater(reused, 1500, "of some 3,900 tokens of six prompts")
+
+    def test_4_blocks_that_decoding_filled_are_reused(self):
+        prompt = tokens(200, 4)
+        answer, _ = self.store(prompt, max_tokens=200)
+        longer = prompt + answer + tokens(140, 41)
+        # 399 positions were run: the block from 256 to 384 was filled while decoding.
+        cold, _ = self.complete(longer, user="cold-4")
+        warm = self.hit(longer, 384)
+        self.assertEqual(warm, cold)
+
+    def test_5_killed_engines_find_what_others_stored(self):
+        prompt = tokens(700, 5)
+        self.store(prompt)
+        for role in ("prefill", "decode"):
+            pid = self.cluster.kill(role)
+            self.cluster.wait_for_restart(role, pid)
+        longer = prompt[:640] + tokens(150, 51)
+        cold, _ = self.complete(longer, user="cold-5")
+        wait_until(lambda: self.metric("prefill", "millrace_kv_fetcher_connected") == 1, 20, "the fetcher is found")
+        self.assertEqual(self.hit(longer, 640), cold)
+
+    def test_6_a_killed_fetcher_costs_nothing_but_the_hit(self):
+        prompt = tokens(600, 6)
+        cold, _ = self.store(prompt)
+        pid = self.cluster.kill("kvfetch")
+        self.assertEqual(self.complete(prompt)[0], cold)
+        self.cluster.wait_for_restart("kvfetch", pid)
+        wait_until(lambda: self.metric("prefill", "millrace_kv_fetcher_connected") == 1, 20, "the fetcher is found")
+        self.hit(prompt, usable_hit(600, 512) - BLOCK)
+
+    def test_7_a_killed_store_costs_nothing_but_the_hit(self):
+        prompt = tokens(600, 7)
+        cold, _ = self.store(prompt)
+        pid = self.cluster.kill("storage")
+        self.assertEqual(self.complete(prompt)[0], cold)
+        self.cluster.wait_for_restart("storage", pid)
+        self.hit(prompt, usable_hit(600, 512) - BLOCK)
+
+    def test_8_short_prompts_are_left_alone(self):
+        for length in (1, 127, 128, 133, 261):
+            prompt = tokens(length, 80 + length)
+            first, cached = self.complete(prompt)
+            again, cached_again = self.complete(prompt)
+            self.assertEqual((again, cached, cached_again), (first, 0, 0), length)
+
+
+if __name__ == "__main__":
+    unittest.main()
