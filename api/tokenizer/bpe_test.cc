@@ -82,8 +82,8 @@ TEST(Bpe, EqualsTheBruteForceDefinitionOnRandomTables) {
   }
 }
 
-/// A file's tables of random merges, each with a text of its own, over the first `letters` letters.
-TokenizerFile random_file(std::mt19937& random, int letters, int merge_count) {
+/// A file's tables of random merges, each with a text of its own, over the letters.
+TokenizerFile random_file(std::mt19937& random, const std::string& letters, int merge_count) {
   TokenizerFile file;
   file.byte_level_tokens = TokenIndex({1000, 1000});
   std::map<std::string, TokenId> ids;
@@ -98,8 +98,8 @@ TokenizerFile random_file(std::mt19937& random, int letters, int merge_count) {
     add(std::string(1, static_cast<char>(byte)));
   }
   std::vector<std::string> known;
-  known.reserve(100);
-  for (int i = 0; i < letters; ++i) known.emplace_back(1, static_cast<char>('a' + i));
+  known.reserve(1000);
+  for (const char letter : letters) known.emplace_back(1, letter);
   for (int i = 0; i < merge_count; ++i) {
     const std::string left = known[random() % known.size()];
     const std::string right = known[random() % known.size()];
@@ -108,6 +108,12 @@ TokenizerFile random_file(std::mt19937& random, int letters, int merge_count) {
     known.push_back(left + right);
   }
   return file;
+}
+
+/// The same over the first `letters` letters.
+TokenizerFile random_file(std::mt19937& random, int letters, int merge_count) {
+  return random_file(random, std::string("abcd").substr(0, static_cast<std::size_t>(letters)),
+                     merge_count);
 }
 
 std::vector<TokenId> encode(const LinearBpe& linear, const std::string& piece,
@@ -144,6 +150,45 @@ TEST(LinearBpe, EqualsMergingOnRandomVocabularies) {
     for (TokenId id = 256; id < bytes.id_bound(); ++id) {
       compare(std::string(bytes.of(id)));
       compare(str_cat(bytes.of(id), bytes.of('a'), bytes.of(id)));
+    }
+  }
+}
+
+// With so many merges the bits of what may merge collide and fill up; some of these bytes share
+// theirs, and the two without merges lead nowhere.
+TEST(LinearBpe, EqualsMergingOnLargeVocabularies) {
+  const std::string letters = std::string("abcdefA!") + '\0' + "\x81\xe1\xff";
+  const std::string bytes = letters + "zZ";
+  for (unsigned seed = 0; seed < 60; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    std::mt19937 random(seed);
+    const std::size_t used = 2 + random() % (letters.size() - 1);
+    TokenizerFile file =
+        random_file(random, letters.substr(0, used), 100 + static_cast<int>(random() % 600));
+    const Bpe merging(file.byte_tokens, file.merges);
+    const TokenBytes tokens = file.token_bytes;
+    const auto linear = LinearBpe::create(file);
+    ASSERT_NE(linear, nullptr);
+    LinearBpe::Scratch scratch;
+    for (int i = 0; i < 60; ++i) {
+      std::string piece;
+      for (std::size_t parts = 1 + random() % 200; parts > 0; --parts) {
+        const auto some_token = static_cast<TokenId>(
+            random() % static_cast<std::size_t>(tokens.id_bound() - 256) + 256);
+        switch (i % 3) {
+          case 0:
+            piece.push_back(letters[random() % used]);
+            break;
+          case 1:
+            piece.append(tokens.of(some_token));
+            break;
+          default:
+            piece.push_back(bytes[random() % bytes.size()]);
+        }
+      }
+      std::vector<TokenId> expected;
+      merging.encode(piece, expected);
+      ASSERT_EQ(encode(*linear, piece, scratch), expected) << piece;
     }
   }
 }

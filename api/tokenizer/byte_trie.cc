@@ -122,6 +122,32 @@ ByteTrie::ByteTrie(std::span<const Entry> entries) : ByteTrie() {
   }
   cells_.resize(used + 256);
   cells_.shrink_to_fit();
+  fill_pairs();
+}
+
+void ByteTrie::fill_pairs() {
+  constexpr std::uint32_t kBytes = 256;
+  const auto child = [&](std::uint32_t cell, std::uint32_t byte) -> std::uint32_t {
+    const std::uint32_t place = cells_[cell].base + byte;
+    return cells_[place].parent == cell ? place : kNone;
+  };
+  for (std::uint32_t byte = 0; byte < kBytes; ++byte) {
+    const std::uint32_t cell = child(0, byte);
+    if (cell == kNone || cells_[cell].value == kNone) return;
+  }
+  pairs_.resize(std::size_t{kBytes} * kBytes);
+  for (std::uint32_t bytes = 0; bytes < kBytes * kBytes; ++bytes) {
+    const std::uint32_t cell = child(child(0, bytes / kBytes), bytes % kBytes);
+    if (cell == kNone) continue;
+    Pair& pair = pairs_[bytes];
+    pair = {.cell = cell,
+            .base = cells_[cell].base,
+            .value = cells_[cell].value,
+            .rank = cells_[cell].rank};
+    for (std::uint32_t byte = 0; byte < kBytes; ++byte) {
+      if (child(cell, byte) != kNone) pair.next_bytes |= bit_of(byte);
+    }
+  }
 }
 
 }  // namespace millrace::api::tokenizer

@@ -36,13 +36,30 @@ class ByteTrie {
 
   /// The longest string of a rank below `limit` that text begins with; kNone when there is none.
   Match longest_prefix(std::string_view text, std::uint32_t limit = kNone) const {
+    const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
     Match best;
     std::uint32_t at = 0;
-    for (std::size_t i = 0; i < text.size(); ++i) {
-      const std::uint32_t child = cells_[at].base + static_cast<unsigned char>(text[i]);
+    std::uint32_t base = cells_[0].base;
+    std::size_t i = 0;
+    if (text.size() > 2 && !pairs_.empty()) [[likely]] {
+      const Pair& pair = pairs_[std::size_t{byte(0)} << 8 | byte(1)];
+      if (pair.rank < limit) [[likely]] {
+        best = {pair.value, 2};
+      } else {
+        const Cell& first = cells_[base + byte(0)];
+        if (first.rank < limit) best = {first.value, 1};
+      }
+      if ((pair.next_bytes & bit_of(byte(2))) == 0) return best;
+      at = pair.cell;
+      base = pair.base;
+      i = 2;
+    }
+    for (; i < text.size(); ++i) {
+      const std::uint32_t child = base + byte(i);
       const Cell& cell = cells_[child];
       if (cell.parent != at) break;
       at = child;
+      base = cell.base;
       if (cell.rank < limit) best = {cell.value, i + 1};
     }
     return best;
@@ -58,7 +75,20 @@ class ByteTrie {
     std::uint32_t value = kNone;
     std::uint32_t rank = kNone;  // of a string that is in the set
   };
+  /// Where two bytes lead: a copy of their cell, so that a search begins with one read.
+  struct alignas(32) Pair {
+    std::uint64_t next_bytes = 0;  // bit_of() all bytes that lead on
+    std::uint32_t cell = kNone;
+    std::uint32_t base = 0;
+    std::uint32_t value = kNone;
+    std::uint32_t rank = kNone;
+  };
+  static std::uint64_t bit_of(std::uint32_t byte) { return std::uint64_t{1} << byte % 64; }
+  void fill_pairs();
+
   HugeVector<Cell> cells_;  // the root first; 256 spare ones last, so that base + b is inside
+  HugeVector<Pair>
+      pairs_;  // by two bytes; only of a set with every single byte, as vocabularies are
 };
 
 }  // namespace millrace::api::tokenizer

@@ -35,7 +35,6 @@ class LinearBpe {
 
   /// Memory that one encoding leaves for the next.
   struct Scratch {
-    std::vector<std::uint32_t> tokens;
     std::vector<std::uint64_t> failed;
   };
 
@@ -60,8 +59,13 @@ class LinearBpe {
   static constexpr std::uint32_t kNever = kNone - 1;  // the number of a token that cannot appear
   static constexpr std::uint32_t kBytes = 256;
   static constexpr unsigned kNumberBits = 21;
-  /// Half a cache line: checking a token reads one.
-  struct alignas(32) Token {
+  static constexpr std::uint16_t kNoEdge = 63 << 6 | 63;
+  /// A cache line: nearly every check of two tokens reads no more than theirs.
+  ///
+  /// A token's edge on a side is the tokens that stood there while it was made: itself, its part on
+  /// that side, the part of this, and so on down to the byte. All but the byte have one first (or
+  /// last) merge, by which edge_of() names them.
+  struct alignas(64) Token {
     std::uint32_t left = 0;  // of a byte: itself, twice
     std::uint32_t right = 0;
     std::uint32_t shorter = kNone;  // the longest token that is a proper prefix
@@ -74,27 +78,45 @@ class LinearBpe {
     // A bit for each older token that a merge puts behind this one, or before it; see bit_of().
     std::uint32_t older_behind = 0;
     std::uint32_t older_before = 0;
+    // The same of all tokens at the right (left) edge, of merges older than the edge's next one:
+    // what is not there cannot have merged across the border. Bytes by bit_of_byte(), other
+    // tokens by the bits of their edge that is the border.
+    std::uint32_t bytes_behind = 0;
+    std::uint32_t bytes_before = 0;
+    std::uint64_t edges_behind = 0;
+    std::uint64_t edges_before = 0;
+    std::uint16_t left_edge = kNoEdge;
+    std::uint16_t right_edge = kNoEdge;
+    TokenId id = -1;
   };
-  static_assert(sizeof(Token) == 32);
+  static_assert(sizeof(Token) == 64);
 
   explicit LinearBpe(std::size_t tokens)
-      : tokens_(tokens),
-
-        ids_(tokens, -1),
-        pairs_(kNumberBits, tokens),
-        byte_pairs_(kBytes * kBytes, kNone) {}
+      : tokens_(tokens), pairs_(kNumberBits, tokens), byte_pairs_(kBytes * kBytes, kNone) {}
   bool add_merges(const TokenizerFile& file, std::vector<std::uint32_t>& number_of);
+  void note_partners(std::uint32_t left, std::uint32_t right);
   void build_trie(const TokenBytes& bytes);
   TokenId* encode_parts(std::string_view piece, Scratch& scratch, TokenId* out) const;
+
+  static std::uint32_t hash_of(std::uint32_t token) { return token * 0x9E3779B9u; }
   static std::uint32_t bit_of(std::uint32_t token) {
-    return std::uint32_t{1} << (token * 0x9E3779B9u >> 27);
+    return std::uint32_t{1} << (hash_of(token) >> 27);
+  }
+  static std::uint32_t bit_of_byte(std::uint32_t byte) { return std::uint32_t{1} << byte % 32; }
+  /// Two places in 64 bits. The last one is kNoEdge's, which no set of edges has.
+  static std::uint16_t edge_of(std::uint32_t merge) {
+    const std::uint32_t hash = hash_of(merge);
+    return static_cast<std::uint16_t>((hash >> 16) % 63 << 6 | (hash >> 4 & 0xfff) % 63);
+  }
+  static std::uint64_t bits_of_edge(std::uint16_t edge) {
+    return std::uint64_t{1} << (edge >> 6) | std::uint64_t{1} << (edge & 63);
   }
   std::uint32_t merged(std::uint32_t left, std::uint32_t right) const;
-  std::uint32_t limit_behind(const Token& left, unsigned char next_byte) const;
+  std::uint32_t limit_behind(std::uint32_t left, unsigned char next_byte) const;
   bool stay_apart(std::uint32_t left, std::uint32_t right) const;
+  bool merge_somewhere(std::uint32_t left, std::uint32_t right) const;
 
   HugeVector<Token> tokens_;
-  HugeVector<TokenId> ids_;                // by token
   PackedTable pairs_;                      // two tokens -> the token they merge into
   std::vector<std::uint32_t> byte_pairs_;  // the same for bytes, which nearly every check ends with
   ByteTrie trie_;
