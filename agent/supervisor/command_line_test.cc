@@ -35,7 +35,9 @@ TEST(CommandLine, OfAWorkerWithEverySetting) {
                             .targets = 0,
                             .target_bytes = 0,
                             .uses_kv_store = true,
-                            .fetch_bytes = 0};
+                            .fetch_bytes = 0,
+                            .window_bytes = 0,
+                            .window_pool_bytes = 0};
   EXPECT_EQ(joined(command_line(spec, kNode,
                                 {"/run/decode-1.ready", "/responses", "/storage", "/run/f.sock"})),
             "/opt/bin/millrace-worker --role decode --model /models/nano --model-id nano "
@@ -102,6 +104,12 @@ TEST(CommandLine, OfAFetcher) {
   spec.fetch_bytes = std::int64_t{256} << 20;
   const std::string line = joined(command_line(spec, kNode, files));
   EXPECT_NE(line.find(" --arena-mib 256 --write-arena-mib 32 "), std::string::npos) << line;
+  spec.window_bytes = 65536;
+  spec.window_pool_bytes = 1 << 24;
+  const std::string with_windows = joined(command_line(spec, kNode, files));
+  EXPECT_NE(with_windows.find(" --window-bytes 65536 --window-pool-bytes 16777216 "),
+            std::string::npos)
+      << with_windows;
 }
 
 TEST(CommandLine, TheFetchersSocketMustFitASocketsName) {

@@ -60,7 +60,9 @@ HeartbeatReply sample_reply() {
                   .targets = 12,
                   .target_bytes = 1 << 30,
                   .uses_kv_store = true,
-                  .fetch_bytes = 1 << 28};
+                  .fetch_bytes = 1 << 28,
+                  .window_bytes = 1351680,
+                  .window_pool_bytes = 1 << 27};
   process.incarnation_floor = 11;
   reply.assignment = {process};
   return reply;
@@ -84,7 +86,9 @@ DesiredState sample_desired() {
                       .data_shards = 8,
                       .parity_shards = 3,
                       .spares = 2,
-                      .fetch_bytes = 1 << 28}};
+                      .fetch_bytes = 1 << 28,
+                      .window_bytes = 1351680,
+                      .window_pool_bytes = 1 << 27}};
 }
 
 RoutingView sample_view() {

@@ -106,6 +106,8 @@ Json assigned_json(const AssignedProcess& assigned) {
   json["target_bytes"] = spec.target_bytes;
   json["uses_kv_store"] = spec.uses_kv_store;
   json["fetch_bytes"] = spec.fetch_bytes;
+  json["window_bytes"] = spec.window_bytes;
+  json["window_pool_bytes"] = spec.window_pool_bytes;
   json["incarnation_floor"] = assigned.incarnation_floor;
   return json;
 }
@@ -128,6 +130,8 @@ absl::StatusOr<AssignedProcess> read_assigned(const Json& value, std::string pat
   reader.optional_between("target_bytes", 0, kMaxStorageBytes, spec.target_bytes);
   reader.optional("uses_kv_store", spec.uses_kv_store);
   reader.optional_between("fetch_bytes", 0, kMaxStorageBytes, spec.fetch_bytes);
+  reader.optional_between("window_bytes", 0, kMaxStorageBytes, spec.window_bytes);
+  reader.optional_between("window_pool_bytes", 0, kMaxStorageBytes, spec.window_pool_bytes);
   reader.optional("incarnation_floor", assigned.incarnation_floor);
   if (!is_plain_id(spec.worker_id)) {
     reader.fail("worker_id", plain_id_error(spec.worker_id));

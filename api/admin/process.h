@@ -37,6 +37,8 @@ struct ProcessSpec {
   bool uses_kv_store = false;      ///< engines only: KV comes from and goes to the node's fetcher
   std::int64_t fetch_bytes =
       0;  ///< kvfetch only: shared memory for fetched blocks; 0 = its default
+  std::int64_t window_bytes = 0;       ///< kvfetch only: of a sliding window; 0 = none are kept
+  std::int64_t window_pool_bytes = 0;  ///< kvfetch only: shared memory for windows; 0 = its default
   bool operator==(const ProcessSpec&) const = default;
 };
 

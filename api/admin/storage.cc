@@ -128,6 +128,8 @@ Json desired_storage_json(const DesiredStorage& storage) {
   json["parity_shards"] = storage.parity_shards;
   json["spares"] = storage.spares;
   json["fetch_bytes"] = storage.fetch_bytes;
+  json["window_bytes"] = storage.window_bytes;
+  json["window_pool_bytes"] = storage.window_pool_bytes;
   return json;
 }
 
@@ -148,6 +150,8 @@ absl::StatusOr<DesiredStorage> read_desired_storage(const Json& value, std::stri
   reader.optional_between("parity_shards", 0, kMaxShards - 1, parity_shards);
   reader.optional_between("spares", 0, static_cast<std::int64_t>(kMaxStorageNodes), spares);
   reader.optional_between("fetch_bytes", 0, kMaxStorageBytes, storage.fetch_bytes);
+  reader.optional_between("window_bytes", 0, kMaxStorageBytes, storage.window_bytes);
+  reader.optional_between("window_pool_bytes", 0, kMaxStorageBytes, storage.window_pool_bytes);
   if (data_shards + parity_shards > kMaxShards) {
     reader.fail("parity_shards",
                 absl::InvalidArgumentError(str_cat("with data_shards more than ", kMaxShards)));

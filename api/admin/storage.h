@@ -22,6 +22,8 @@ struct DesiredStorage {
   int spares = 0;         ///< targets kept out of groups, to replace others
   /// Shared memory for fetched blocks on every node with engines; 0 = the fetcher's own default.
   std::int64_t fetch_bytes = 0;
+  std::int64_t window_bytes = 0;       ///< of the model's sliding windows; 0 = none are kept
+  std::int64_t window_pool_bytes = 0;  ///< shared memory for them, likewise; 0 = the default
   bool operator==(const DesiredStorage&) const = default;
 };
 

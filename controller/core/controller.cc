@@ -37,6 +37,8 @@ AssignedProcess assigned_process(const Placement& placement, const DesiredState&
   }
   if (placement.role == ProcessRole::kKvFetch) {
     assigned.spec.fetch_bytes = desired.storage.fetch_bytes;
+    assigned.spec.window_bytes = desired.storage.window_bytes;
+    assigned.spec.window_pool_bytes = desired.storage.window_pool_bytes;
     return assigned;
   }
   if (placement.role == ProcessRole::kStorage) {

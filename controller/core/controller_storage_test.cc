@@ -77,6 +77,8 @@ TEST(ControllerStorage, EnginesAreToldOfTheStoreAndTheirFetcherKnowsNoModel) {
   DesiredState desired = desire_storage(1);
   desired.decode = 1;
   desired.storage.fetch_bytes = 32 << 20;
+  desired.storage.window_bytes = 1 << 16;
+  desired.storage.window_pool_bytes = 1 << 24;
   controller.on_event(SetDesiredEvent{desired}, kStart);
   controller.on_event(
       JoinEvent{{kProtocolVersion, "n0", "n0", "session", "127.0.0.1:1", /*epoch=*/0}}, kStart);
@@ -94,6 +96,8 @@ TEST(ControllerStorage, EnginesAreToldOfTheStoreAndTheirFetcherKnowsNoModel) {
   ASSERT_TRUE(assigned.contains("decode-0") && assigned.contains("kvfetch-0"));
   EXPECT_TRUE(assigned.at("decode-0").uses_kv_store);
   EXPECT_EQ(assigned.at("kvfetch-0").fetch_bytes, 32 << 20);
+  EXPECT_EQ(assigned.at("kvfetch-0").window_bytes, 1 << 16);
+  EXPECT_EQ(assigned.at("kvfetch-0").window_pool_bytes, 1 << 24);
   EXPECT_EQ(assigned.at("kvfetch-0").model_dir, "");
   EXPECT_TRUE(controller.state().view.workers.empty()) << "it is no engine";
 

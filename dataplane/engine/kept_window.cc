@@ -56,9 +56,7 @@ void read_window_row(kv::Encoding encoding, std::span<const std::byte> in, std::
 }
 
 std::size_t WindowCodec::bytes() const {
-  return static_cast<std::size_t>(config_.first_decoder_layer()) *
-         static_cast<std::size_t>(memory_.geometry.window) *
-         kv::window_row_bytes(config_, memory_.layout.encoding());
+  return kv::window_bytes(config_, memory_.layout.encoding());
 }
 
 void WindowCodec::encode(const Sequence& sequence, std::span<std::byte> out) const {

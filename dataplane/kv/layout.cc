@@ -65,4 +65,9 @@ std::size_t window_row_bytes(const model::ModelConfig& config, Encoding encoding
   return encoding == Encoding::kQuantized ? width + width / model::kQ8Block : width * sizeof(float);
 }
 
+std::size_t window_bytes(const model::ModelConfig& config, Encoding encoding) {
+  return static_cast<std::size_t>(config.first_decoder_layer()) *
+         static_cast<std::size_t>(config.sliding_window) * window_row_bytes(config, encoding);
+}
+
 }  // namespace millrace::dataplane::kv

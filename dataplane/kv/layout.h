@@ -73,6 +73,9 @@ class BlockLayout {
 /// Bytes of one window latent outside the engine: Q8 codes and scales, or float32.
 std::size_t window_row_bytes(const model::ModelConfig& config, Encoding encoding);
 
+/// Bytes of a sliding window outside the engine: its rows of every encoder layer.
+std::size_t window_bytes(const model::ModelConfig& config, Encoding encoding);
+
 /// Blocks that hold `tokens` positions.
 constexpr int blocks_for(int tokens) { return (tokens + kBlockTokens - 1) / kBlockTokens; }
 

@@ -38,6 +38,7 @@ TEST(BlockLayout, OfficialBlockHasThePublishedBytes) {
 
 TEST(BlockLayout, OfficialWindowRowHasThePublishedBytes) {
   EXPECT_EQ(window_row_bytes(official(), Encoding::kQuantized), 528u);
+  EXPECT_EQ(window_bytes(official(), Encoding::kQuantized), 20u * 67584u);  // 20 encoder layers
 }
 
 TEST(BlockLayout, PlanesCoverTheBlockWithoutOverlap) {

@@ -134,6 +134,9 @@ class Core {
   /// command, the rest with turns.
   KvJobs take_kv_jobs();
 
+  /// How well bringing stored blocks in has hidden behind steps so far.
+  engine::SwapInUsage swap_in_usage() const { return engine_.swap_in_usage(); }
+
   /// There are rows to run: begin the next turn at once.
   bool has_rows() const;
   /// A finished prefill waits for room among the exports.

@@ -86,6 +86,12 @@ EngineLoop::Metrics::Metrics(Registry& r)
                              "Fetches of stored KV that were given up at the end of their time.")),
       failed_swap_ins(r.counter("millrace_kv_failed_swap_ins_total",
                                 "Prefills that began again because stored KV was not whole.")),
+      swapped_blocks(r.counter("millrace_kv_swapped_in_blocks_total",
+                               "Stored blocks that were brought into sequences.")),
+      swap_seconds(r.counter("millrace_kv_swap_in_seconds_total",
+                             "Time spent on copying stored blocks into sequences.")),
+      swap_wait_seconds(r.counter("millrace_kv_swap_in_wait_seconds_total",
+                                  "Time for which steps stood still for stored blocks.")),
       replays(r.counter("millrace_prefills_begun_total",
                         "Prefills by where their first window comes from.",
                         {{"window", replay_names()}})),
@@ -162,6 +168,7 @@ void EngineLoop::turn(std::vector<Command> commands) {
   pass_on_kv_jobs();
   const Load load = core_.load();
   publish_load(load);
+  publish_swap_ins();
   publish(output, seconds);
   sink_.deliver(std::move(output.batches), load);
   for (const StreamId stream : closed) sink_.on_stream_closed(stream);
@@ -180,6 +187,14 @@ void EngineLoop::publish_load(const Load& load) {
   const transfer::ExportUsage exports = exports_.usage();
   metrics_.exports_pinned.set(exports.exports);
   metrics_.export_bytes.set(static_cast<double>(exports.bytes));
+}
+
+void EngineLoop::publish_swap_ins() {
+  const engine::SwapInUsage now = core_.swap_in_usage();
+  metrics_.swapped_blocks.add(static_cast<double>(now.blocks - published_.blocks));
+  metrics_.swap_seconds.add(now.copy_seconds - published_.copy_seconds);
+  metrics_.swap_wait_seconds.add(now.wait_seconds - published_.wait_seconds);
+  published_ = now;
 }
 
 void EngineLoop::publish(const TurnOutput& output, double seconds) {

@@ -60,6 +60,9 @@ class EngineLoop {
     Counter replayed_tokens;
     Counter late_fetches;
     Counter failed_swap_ins;
+    Counter swapped_blocks;
+    Counter swap_seconds;
+    Counter swap_wait_seconds;
     MetricFamily<Counter> replays;
     MetricFamily<Counter> imports;
     MetricFamily<Counter> failures;
@@ -69,6 +72,7 @@ class EngineLoop {
   void turn(std::vector<Command> commands);
   void pass_on_kv_jobs();
   void publish_load(const Load& load);
+  void publish_swap_ins();
   void publish(const TurnOutput& output, double seconds);
 
   Core& core_;
@@ -79,6 +83,8 @@ class EngineLoop {
   const transfer::ExportTable& exports_;
   const Metrics metrics_;
   const Logger log_;
+
+  engine::SwapInUsage published_;  // what the counters have of it
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -109,13 +109,14 @@ absl::StatusOr<std::vector<storage::BlockKey>> block_keys(const api::admin::Desi
   return storage::kv::chain_keys(storage::kv::chain_root(inputs), tokens);
 }
 
-absl::StatusOr<std::size_t> kv_block_bytes(const std::string& model_dir, std::string_view engine) {
+absl::StatusOr<KvSizes> kv_sizes(const std::string& model_dir, std::string_view engine) {
   const std::string path = model_dir + "/config.json";
   ASSIGN_OR_RETURN(const std::string text, read_file(path));
   absl::StatusOr<dataplane::model::ModelConfig> config = dataplane::model::parse_model_config(text);
   if (!config.ok()) return annotate(config.status(), path);
   ASSIGN_OR_RETURN(const dataplane::kv::Encoding encoding, encoding_of(engine));
-  return dataplane::kv::BlockLayout(*config, encoding).block_bytes();
+  return KvSizes{.block = dataplane::kv::BlockLayout(*config, encoding).block_bytes(),
+                 .window = dataplane::kv::window_bytes(*config, encoding)};
 }
 
 }  // namespace millrace::deploy::cli

@@ -29,7 +29,11 @@ absl::StatusOr<std::vector<storage::BlockKey>> block_keys(const api::admin::Desi
                                                           std::string_view user_id,
                                                           const std::vector<TokenId>& tokens);
 
-/// Bytes of one KV block of a model with these engine switches.
-absl::StatusOr<std::size_t> kv_block_bytes(const std::string& model_dir, std::string_view engine);
+/// What the KV store must know of a model with these engine switches, in bytes.
+struct KvSizes {
+  std::size_t block = 0;
+  std::size_t window = 0;
+};
+absl::StatusOr<KvSizes> kv_sizes(const std::string& model_dir, std::string_view engine);
 
 }  // namespace millrace::deploy::cli

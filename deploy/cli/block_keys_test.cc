@@ -49,9 +49,10 @@ TEST(BlockKeys, DependOnAccountUserAndSecretAndAreThoseOfTheChain) {
 }
 
 TEST(BlockKeys, ABlockOfNanoIsSmallerThanOneOfFloats) {
-  EXPECT_LT(*kv_block_bytes(kNano, ""), *kv_block_bytes(kNano, "rounding=off"));
-  EXPECT_FALSE(kv_block_bytes(kNano, "speed=11").ok());
-  EXPECT_TRUE(absl::IsNotFound(kv_block_bytes("/no/such/folder", "").status()));
+  EXPECT_LT(kv_sizes(kNano, "")->block, kv_sizes(kNano, "rounding=off")->block);
+  EXPECT_LT(kv_sizes(kNano, "")->window, kv_sizes(kNano, "rounding=off")->window);
+  EXPECT_FALSE(kv_sizes(kNano, "speed=11").ok());
+  EXPECT_TRUE(absl::IsNotFound(kv_sizes("/no/such/folder", "").status()));
 }
 
 }  // namespace

@@ -48,6 +48,8 @@ constexpr std::chrono::seconds kControllerGrace{10};
 constexpr std::int64_t kStoredPerFetched = 8;
 constexpr std::int64_t kLeastFetchBytes = 16 << 20;
 constexpr std::int64_t kMostFetchBytes = 256 << 20;
+// Sliding windows of the last three minutes: those of a few people at one machine.
+constexpr std::int64_t kKeptWindows = 64;
 
 /// Engine processes share the cores of this machine: more threads than cores would only fight.
 int threads_per_worker(int workers) {
@@ -179,14 +181,15 @@ std::string node_id_of(const std::string& data_dir) {
 absl::StatusOr<api::admin::DesiredStorage> storage_of(const UpOptions& options) {
   api::admin::DesiredStorage storage;
   if (options.kv_bytes == 0) return storage;
-  ASSIGN_OR_RETURN(const std::size_t block_bytes,
-                   kv_block_bytes(options.model_dir, options.engine));
+  ASSIGN_OR_RETURN(const KvSizes sizes, kv_sizes(options.model_dir, options.engine));
   const std::int64_t fetched = static_cast<std::int64_t>(options.kv_bytes) / kStoredPerFetched;
   storage.nodes = 1;
   storage.targets_per_node = storage.data_shards + storage.parity_shards;
   storage.target_bytes = static_cast<std::int64_t>(options.kv_bytes) / storage.targets_per_node;
-  storage.block_bytes = static_cast<std::int64_t>(block_bytes);
+  storage.block_bytes = static_cast<std::int64_t>(sizes.block);
   storage.fetch_bytes = std::clamp(fetched, kLeastFetchBytes, kMostFetchBytes);
+  storage.window_bytes = static_cast<std::int64_t>(sizes.window);
+  storage.window_pool_bytes = storage.window_bytes * kKeptWindows;
   return storage;
 }
 
