@@ -138,7 +138,11 @@ absl::Status run(const Options& options, const Logger& log) {
   config.identity.artifact_digest.assign(digest.begin(), digest.end());
   config.listen_address = options.listen;
   config.advertise_address = options.advertise;
-  config.kv_fetch = options.kv_fetch;
+  if (switches.decoder_replay == engine::Switch::kOn) {
+    config.kv_fetch = options.kv_fetch;
+  } else if (!options.kv_fetch.empty()) {
+    log.warn("kv_store_unused", {{"reason", "decoder_replay=off needs every row of a prompt"}});
+  }
   config.eos_tokens = {checkpoint->config().eos_token_id};
   config.limits.max_step_rows = options.limits.max_step_rows;
   config.limits.max_sequences = options.limits.max_sequences;
