@@ -331,6 +331,11 @@ absl::Status ArenaReader::copy_part(const SlotRef& ref, const BlockKey& key,
   return absl::OkStatus();
 }
 
+std::uint64_t ArenaReader::generation_of(std::uint32_t slot) const {
+  if (slot >= slot_count_) return 0;
+  return word_at(region_.bytes(), slot).load(std::memory_order_acquire) >> kStateBits;
+}
+
 absl::StatusOr<ArenaWriter> ArenaWriter::open(const ArenaTicket& ticket) {
   ASSIGN_OR_RETURN(SharedRegion region, map_arena(ticket, ArenaKind::kWrite));
   return ArenaWriter(std::move(region));

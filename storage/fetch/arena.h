@@ -152,6 +152,8 @@ class ArenaReader {
   /// kInvalidArgument: no such slot, or a block of another key or size;
   /// kDataLoss: the bytes do not match their checksum.
   absl::Status copy_out(const SlotRef& ref, const BlockKey& key, std::span<std::byte> out) const;
+  /// The generation of the slot's last use, perhaps over already; 0: none, or no such slot.
+  std::uint64_t generation_of(std::uint32_t slot) const;
 
   /// The same for bytes [offset, offset + out.size()) of a block of block_bytes. The parts of a
   /// block are asked for in order; `crc` is the checksum of those before, 0 for the first, and

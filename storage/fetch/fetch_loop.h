@@ -49,7 +49,6 @@ struct FetchLoopConfig {
 class FetchLoop {
  public:
   /// Begins to run. `queue`, `sink` and `registry` must outlive it.
-  /// `peers` may be null when `config.windows` allows no reads from other machines.
   FetchLoop(const FetchLoopConfig& config, FetchArenas arenas, std::unique_ptr<BlockIo> io,
             std::unique_ptr<WindowPeers> peers, EventQueue& queue, SessionSink& sink,
             Registry& registry);

@@ -20,6 +20,8 @@
 #include "common/str_cat.h"
 #include "storage/fetch/fetch_loop.h"
 #include "storage/fetch/fetch_stream.h"
+#include "storage/fetch/grpc_window_peers.h"
+#include "storage/fetch/window_service.h"
 
 namespace millrace::storage::fetch {
 namespace {
@@ -186,7 +188,8 @@ class GrpcFetchServer final : public FetchServer {
                     Registry& registry, const Logger& log);
 
   ~GrpcFetchServer() override {
-    // First, so that the ends of streams take nothing back: what was ready can be copied still.
+    window_service_.reset();
+    // Before the streams, so that their ends take nothing back: what was ready can be copied still.
     loop_.reset();
     if (grpc_server_ != nullptr) {
       service_->shut_down();
@@ -196,6 +199,7 @@ class GrpcFetchServer final : public FetchServer {
     grpc_server_.reset();
   }
 
+  std::string window_address() const override { return window_address_; }
   void begin_drain() override { queue_.push(BeginDrain{}); }
 
   bool wait_drained(std::chrono::milliseconds timeout) override {
@@ -208,12 +212,16 @@ class GrpcFetchServer final : public FetchServer {
   }
 
  private:
+  absl::Status serve_windows(const FetchServerConfig& config, const Arena& windows,
+                             Registry& registry);
   absl::Status listen(const std::string& address);
 
   // In the order of their making; what comes later points to what comes earlier.
   std::unique_ptr<HostClaim> claim_;
   EventQueue queue_{EventQueueLimits{}};
   std::unique_ptr<FetchService> service_;
+  std::unique_ptr<WindowService> window_service_;
+  std::string window_address_;
   std::unique_ptr<FetchLoop> loop_;
   std::unique_ptr<grpc::Server> grpc_server_;
 };
@@ -232,20 +240,38 @@ absl::Status GrpcFetchServer::open(const FetchServerConfig& config, std::unique_
                   .block_bytes = config.block_bytes,
                   .window_arena = {},
                   .window_bytes = config.windows.window_bytes};
-  if (window) welcome.window_arena = window->ticket();
+  if (window) {
+    welcome.window_arena = window->ticket();
+    RETURN_IF_ERROR(serve_windows(config, *window, registry));
+  }
   service_ = std::make_unique<FetchService>(std::move(welcome), queue_, log);
-  FetchLoopConfig loop{
-      .limits = config.limits,
-      .block_bytes = config.block_bytes,
-      .windows = {.pool = config.windows.limits,
-                  .window_bytes = config.windows.window_bytes,
-                  .max_peer_reads = 0},
-      .owner = {.host_id = config.host_id, .address = "", .incarnation = config.incarnation}};
+  FetchLoopConfig loop{.limits = config.limits,
+                       .block_bytes = config.block_bytes,
+                       .windows = {.pool = config.windows.limits,
+                                   .window_bytes = config.windows.window_bytes,
+                                   .max_peer_reads = config.windows.max_peer_reads},
+                       .owner = {.host_id = config.host_id,
+                                 .address = window_address_,
+                                 .incarnation = config.incarnation}};
   loop.windows.pool.slot_count = window ? window->slot_count() : 0;
   loop_ = std::make_unique<FetchLoop>(
       loop, FetchArenas{std::move(read), std::move(write), std::move(window)}, std::move(io),
-      nullptr, queue_, *service_, registry);
+      make_grpc_window_peers(), queue_, *service_, registry);
   return listen(config.listen_address);
+}
+
+absl::Status GrpcFetchServer::serve_windows(const FetchServerConfig& config, const Arena& windows,
+                                            Registry& registry) {
+  if (config.windows.listen_address.empty()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(ArenaReader reader, ArenaReader::open(windows.ticket(), ArenaKind::kWindow));
+  ASSIGN_OR_RETURN(window_service_,
+                   WindowService::start({.listen_address = config.windows.listen_address,
+                                         .incarnation = config.incarnation,
+                                         .window_bytes = config.windows.window_bytes},
+                                        std::move(reader), registry));
+  window_address_ = config.windows.advertise_address.empty() ? window_service_->address()
+                                                             : config.windows.advertise_address;
+  return absl::OkStatus();
 }
 
 absl::Status GrpcFetchServer::listen(const std::string& address) {

@@ -23,9 +23,12 @@ inline constexpr int kMaxSessions = 64;
 
 /// Sliding windows in the memory of this machine.
 struct WindowConfig {
-  std::uint32_t window_bytes = 0;  ///< of the largest window, at most kMaxWindowBytes; 0: none
-  std::size_t pool_bytes = 0;      ///< shared memory for all of them
-  swa::WindowPoolLimits limits;    ///< its slots follow from the bytes
+  std::uint32_t window_bytes = 0;   ///< of the largest window, at most kMaxWindowBytes; 0: none
+  std::size_t pool_bytes = 0;       ///< shared memory for all of them
+  std::string listen_address;       ///< host:port for other machines; empty: none may read
+  std::string advertise_address;    ///< host:port at which they find it; empty: where it listens
+  std::size_t max_peer_reads = 16;  ///< from other machines at one time
+  swa::WindowPoolLimits limits;     ///< its slots follow from the bytes
 };
 
 struct FetchServerConfig {
@@ -48,13 +51,16 @@ class FetchServer {
   /// Serves when it returns. kInvalidArgument: an address that is no Unix socket, arenas that hold
   /// no block or no window, windows that are too large, a host id that is not plain;
   /// kFailedPrecondition: another fetcher runs under that host id or at that address;
-  /// kResourceExhausted: the machine's shared memory has no room for the arenas; kUnavailable: the
-  /// socket cannot be made. `registry` must outlive the server.
+  /// kResourceExhausted: the machine's shared memory has no room for the arenas; kUnavailable: it
+  /// cannot listen at an address. `registry` must outlive the server.
   static absl::StatusOr<std::unique_ptr<FetchServer>> start(const FetchServerConfig& config,
                                                             std::unique_ptr<BlockIo> io,
                                                             Registry& registry, const Logger& log);
   /// Breaks the streams that are left.
   virtual ~FetchServer() = default;
+
+  /// Where other machines find the windows of this one; empty: nowhere.
+  virtual std::string window_address() const = 0;
 
   /// Refuses new fetches and reservations from now on; what is under way goes on.
   virtual void begin_drain() = 0;

@@ -46,6 +46,8 @@ struct Options {
   std::size_t write_arena_mib = 128;
   std::uint32_t window_bytes = 0;
   std::size_t window_pool_bytes = std::size_t{1} << 30;
+  std::string window_listen = "127.0.0.1:0";
+  std::string window_advertise;
   std::int64_t lease_ms = 60'000;
   std::size_t reads_in_flight = 256;
   std::string ready_file;
@@ -77,6 +79,11 @@ void declare(CLI::App& app, Options& options) {
   app.add_option("--window-pool-bytes", options.window_pool_bytes,
                  "Shared memory for sliding windows, if any are kept")
       ->capture_default_str();
+  app.add_option("--window-listen", options.window_listen,
+                 "host:port at which other machines read windows of this one; port 0: any free one")
+      ->capture_default_str();
+  app.add_option("--window-advertise", options.window_advertise,
+                 "host:port at which other machines find that; empty: where it listens");
   app.add_option("--lease-ms", options.lease_ms,
                  "How long an engine may keep a fetched block or a reserved slot")
       ->check(CLI::Range(100, 3'600'000))
@@ -165,6 +172,8 @@ absl::Status run(const Options& options, const Logger& log) {
   config.limits.lease = std::chrono::milliseconds(options.lease_ms);
   config.windows.window_bytes = options.window_bytes;
   config.windows.pool_bytes = options.window_pool_bytes;
+  config.windows.listen_address = options.window_listen;
+  config.windows.advertise_address = options.window_advertise;
   config.windows.limits.lease = config.limits.lease;
   config.limits.max_reads_in_flight = options.reads_in_flight;
   ASSIGN_OR_RETURN(const std::unique_ptr<FetchServer> server,
@@ -176,6 +185,7 @@ absl::Status run(const Options& options, const Logger& log) {
   RETURN_IF_ERROR(write_ready_file(options, *metrics));
   log.info("kvfetch_ready", {{"host_id", options.host_id},
                              {"address", options.listen},
+                             {"window_address", server->window_address()},
                              {"metrics_address", metrics->address()},
                              {"block_bytes", block_bytes}});
 
