@@ -72,6 +72,8 @@ std::vector<std::string> fetcher_arguments(const ProcessSpec& spec, const NodeSe
   add(arguments, "--metrics", str_cat(node.listen_host, ":0"));
   add_size(arguments, "--window-bytes", spec.window_bytes);
   add_size(arguments, "--window-pool-bytes", spec.window_pool_bytes);
+  // Where the fetchers of other nodes read its windows.
+  if (spec.window_bytes > 0) add(arguments, "--window-listen", str_cat(node.listen_host, ":0"));
   if (spec.fetch_bytes == 0) return arguments;
   const std::int64_t mib = std::max<std::int64_t>(1, spec.fetch_bytes >> 20);
   add(arguments, "--arena-mib", str_cat(mib));

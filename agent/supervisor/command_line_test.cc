@@ -107,7 +107,8 @@ TEST(CommandLine, OfAFetcher) {
   spec.window_bytes = 65536;
   spec.window_pool_bytes = 1 << 24;
   const std::string with_windows = joined(command_line(spec, kNode, files));
-  EXPECT_NE(with_windows.find(" --window-bytes 65536 --window-pool-bytes 16777216 "),
+  EXPECT_NE(with_windows.find(" --window-bytes 65536 --window-pool-bytes 16777216 "
+                              "--window-listen 10.0.0.7:0 "),
             std::string::npos)
       << with_windows;
 }
