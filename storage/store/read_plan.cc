@@ -36,9 +36,10 @@ const char* miss_reason_name(MissReason reason) {
   return "unknown";
 }
 
-ReadPlan::ReadPlan(int data_shards, std::vector<Standing> members)
-    : data_shards_(data_shards), members_(std::move(members)) {
-  CHECK(data_shards_ > 0 && members_.size() >= static_cast<std::size_t>(data_shards_) &&
+ReadPlan::ReadPlan(int data_shards, std::vector<Standing> members, int spare_shards)
+    : data_shards_(data_shards), spare_shards_(spare_shards), members_(std::move(members)) {
+  CHECK(spare_shards_ >= 0 && data_shards_ > 0 &&
+        members_.size() >= static_cast<std::size_t>(data_shards_) &&
         members_.size() <= static_cast<std::size_t>(kMaxGroupShards));
   for (std::size_t i = 0; i < members_.size(); ++i)
     if (members_[i] != Standing::kReady) unready_ |= bit(static_cast<int>(i));
@@ -62,7 +63,7 @@ ReadStep ReadPlan::start(std::uint64_t rotation, MemberMask probes) {
   // One more than needed, so that the slowest does not matter. Left out is another one each time:
   // else one node of a group would idle, and another serve parity alone.
   MemberMask chosen = ready;
-  for (int excess = ready_count - (data_shards_ + 1); excess > 0; --excess) {
+  for (int excess = ready_count - (data_shards_ + spare_shards_); excess > 0; --excess) {
     auto position = static_cast<int>((rotation + static_cast<std::uint64_t>(excess)) %
                                      static_cast<std::uint64_t>(std::popcount(chosen)));
     MemberMask rest = chosen;

@@ -64,7 +64,9 @@ struct ReadStep {
 /// then is repaired too.
 class ReadPlan {
  public:
-  ReadPlan(int data_shards, std::vector<Standing> members);
+  /// `spare_shards`: so many more than k are asked for at once; 1 is the rule above, 0 asks for the
+  /// next one only when an answer fails or is overdue.
+  ReadPlan(int data_shards, std::vector<Standing> members, int spare_shards = 1);
 
   /// `rotation` says which member is left out; `probes` are asked on top, nobody waits for them.
   ReadStep start(std::uint64_t rotation, MemberMask probes);
@@ -100,6 +102,7 @@ class ReadPlan {
   MemberMask good_of(Generation generation) const;
 
   const int data_shards_;
+  const int spare_shards_;
   const std::vector<Standing> members_;
   MemberMask unready_ = 0;
   MemberMask asked_ = 0;

@@ -219,6 +219,18 @@ TEST(ReadPlan, AsksElevenOfTwelveAndLeavesOutEachAsOften) {
   for (const auto& [member, count] : left_out) EXPECT_EQ(count, 10) << member;
 }
 
+TEST(ReadPlan, WithoutASpareItAsksTenAndTheNextOneWhenItMust) {
+  for (std::uint64_t rotation = 0; rotation < 24; ++rotation) {
+    ReadPlan plan(10, std::vector<Standing>(12, Standing::kReady), 0);
+    const ReadStep first = plan.start(rotation, 0);
+    ASSERT_EQ(std::popcount(first.ask), 10) << rotation;
+    const ReadStep next =
+        plan.on_reply(std::countr_zero(first.ask), ShardVerdict::kRefused, Generation{});
+    EXPECT_EQ(std::popcount(next.ask), 1) << rotation;
+    EXPECT_EQ(next.ask & first.ask, 0u) << rotation;
+  }
+}
+
 TEST(ReadPlan, TheLadderOfMissingMembers) {
   for (const Standing gone : {Standing::kDown, Standing::kProbation, Standing::kRebuilding}) {
     std::vector<Standing> standings = all_ready(12);

@@ -23,6 +23,9 @@ namespace millrace::storage::store {
 
 struct StoreSettings {
   NodeScoreSettings scores;
+  /// Shards beyond k that a read asks for at once, so that the slowest does not matter; 0 is there
+  /// to measure what that is worth.
+  int spare_shards = 1;
   /// Of reads that may be hedged because of time alone, in the long run.
   double hedge_fraction = 0.05;
   /// Shard bytes that reads may have on the way, those nobody waits for any more included. Reads
