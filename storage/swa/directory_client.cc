@@ -67,17 +67,19 @@ class Lookup {
 
   /// An answer to some of the keys. The last one calls back.
   void answer(const std::vector<std::pair<std::size_t, WindowLocation>>& places) {
+    std::vector<std::optional<WindowLocation>> found;
     {
       std::lock_guard lock(mutex_);
       for (const auto& [index, at] : places) found_[index] = at;
       if (--parts_ > 0) return;
+      found.swap(found_);
     }
-    done_(std::move(found_));
+    done_(std::move(found));
   }
 
  private:
   std::mutex mutex_;
-  std::vector<std::optional<WindowLocation>> found_;  // guarded by mutex_, until the last part
+  std::vector<std::optional<WindowLocation>> found_;  // guarded by mutex_
   std::size_t parts_;                                 // guarded by mutex_
   const DirectoryClient::Done done_;
 };

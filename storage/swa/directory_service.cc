@@ -27,8 +27,8 @@ grpc::Status check_version(std::uint32_t version) {
           str_cat("the caller speaks protocol ", version, ", this entrypoint ", kProtocolVersion)};
 }
 
-grpc::Status refuse(std::string message) {
-  return {grpc::StatusCode::INVALID_ARGUMENT, std::move(message)};
+grpc::Status refuse(const std::string& message) {
+  return {grpc::StatusCode::INVALID_ARGUMENT, message};
 }
 
 std::vector<std::string> put_names() {
