@@ -87,6 +87,11 @@ class MemoryIndex final : public ShardIndex {
     minute_ = std::max(minute_, minute);
     return absl::OkStatus();
   }
+  std::optional<StoredPlace> stored_place() const override { return place_; }
+  absl::Status store_place(const StoredPlace& place) override {
+    place_ = place;
+    return absl::OkStatus();
+  }
 
  private:
   void erase(const BlockKey& key) {
@@ -100,6 +105,7 @@ class MemoryIndex final : public ShardIndex {
   std::map<BlockKey, ShardRecord> shards_;
   std::set<Age> ages_;  // published ones
   std::uint32_t minute_ = 0;
+  std::optional<StoredPlace> place_;
 };
 
 }  // namespace

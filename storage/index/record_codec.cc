@@ -12,6 +12,7 @@ constexpr std::uint16_t kIdentityVersion = 1;
 constexpr std::size_t kRecordBytes = 32;
 constexpr std::size_t kAgeKeyBytes = 40;
 constexpr std::size_t kIdentityFixedBytes = 16;
+constexpr std::size_t kPlaceBytes = 8;
 constexpr std::size_t kMaxIdBytes = 0xffff;
 
 template <typename T>
@@ -148,6 +149,30 @@ std::string encode_minute(std::uint32_t minute) {
 std::optional<std::uint32_t> decode_minute(std::string_view bytes) {
   if (bytes.size() != sizeof(std::uint32_t)) return std::nullopt;
   return get_little<std::uint32_t>(bytes, 0);
+}
+
+std::string encode_place(const StoredPlace& place) {
+  std::string bytes;
+  bytes.reserve(kPlaceBytes);
+  append_little(bytes, place.place.group_id);
+  append_little(bytes, place.place.shard_index);
+  append_little(bytes, place.place.data_shards);
+  append_little(bytes, place.place.parity_shards);
+  append_little(bytes, static_cast<std::uint8_t>(place.is_compared ? 1 : 0));
+  return bytes;
+}
+
+std::optional<StoredPlace> decode_place(std::string_view bytes) {
+  if (bytes.size() != kPlaceBytes) return std::nullopt;
+  const auto is_compared = get_little<std::uint8_t>(bytes, 7);
+  if (is_compared > 1) return std::nullopt;
+  StoredPlace place;
+  place.place.group_id = get_little<std::uint32_t>(bytes, 0);
+  place.place.shard_index = get_little<std::uint8_t>(bytes, 4);
+  place.place.data_shards = get_little<std::uint8_t>(bytes, 5);
+  place.place.parity_shards = get_little<std::uint8_t>(bytes, 6);
+  place.is_compared = is_compared == 1;
+  return place;
 }
 
 }  // namespace millrace::storage::index

@@ -53,4 +53,14 @@ std::optional<TargetIdentity> decode_identity(std::string_view bytes);
 std::string encode_minute(std::uint32_t minute);
 std::optional<std::uint32_t> decode_minute(std::string_view bytes);
 
+/// Default column family, "place"; absent as long as the target has had none:
+///
+///     0  4  group
+///     4  1  index of the shards
+///     5  1  data shards of a block
+///     6  1  parity shards
+///     7  1  1: compared with all members, 0: not yet
+std::string encode_place(const StoredPlace& place);
+std::optional<StoredPlace> decode_place(std::string_view bytes);
+
 }  // namespace millrace::storage::index

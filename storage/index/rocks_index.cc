@@ -20,6 +20,7 @@ namespace {
 
 constexpr char kIdentityKey[] = "identity";
 constexpr char kMinuteKey[] = "minute";
+constexpr char kPlaceKey[] = "place";
 constexpr int kBloomBitsPerKey = 10;
 
 rocksdb::Slice slice(std::string_view text) { return {text.data(), text.size()}; }
@@ -214,7 +215,19 @@ class RocksIndex final : public ShardIndex {
     return absl::OkStatus();
   }
 
-  /// Compares the identity, or writes it into a new database; reads the minute.
+  std::optional<StoredPlace> stored_place() const override { return place_; }
+
+  absl::Status store_place(const StoredPlace& place) override {
+    if (place == place_) return absl::OkStatus();
+    RETURN_IF_ERROR(check_usable());
+    rocksdb::WriteBatch batch;
+    RETURN_IF_ERROR(to_status(batch.Put(kPlaceKey, encode_place(place)), path_));
+    RETURN_IF_ERROR(write(batch, Durability::kSynced));
+    place_ = place;
+    return absl::OkStatus();
+  }
+
+  /// Compares the identity, or writes it into a new database; reads minute and place.
   absl::Status check_identity() {
     std::string value;
     rocksdb::Status status = database_->Get(rocksdb::ReadOptions(), kIdentityKey, &value);
@@ -228,13 +241,8 @@ class RocksIndex final : public ShardIndex {
         check_equal("shard layout version", found->layout_version, identity_.layout_version));
     RETURN_IF_ERROR(check_equal("slot bytes", found->slot_bytes, identity_.slot_bytes));
     RETURN_IF_ERROR(check_equal("slot count", found->slot_count, identity_.slot_count));
-    status = database_->Get(rocksdb::ReadOptions(), kMinuteKey, &value);
-    if (status.IsNotFound()) return absl::OkStatus();
-    RETURN_IF_ERROR(to_status(status, path_));
-    const std::optional<std::uint32_t> minute = decode_minute(value);
-    if (!minute) return damaged(path_, "its minute is not 4 bytes");
-    minute_ = *minute;
-    return absl::OkStatus();
+    RETURN_IF_ERROR(read_minute());
+    return read_place();
   }
 
  private:
@@ -290,6 +298,27 @@ class RocksIndex final : public ShardIndex {
     return status;
   }
 
+  absl::Status read_minute() {
+    std::string value;
+    const rocksdb::Status status = database_->Get(rocksdb::ReadOptions(), kMinuteKey, &value);
+    if (status.IsNotFound()) return absl::OkStatus();
+    RETURN_IF_ERROR(to_status(status, path_));
+    const std::optional<std::uint32_t> minute = decode_minute(value);
+    if (!minute) return damaged(path_, "its minute is not 4 bytes");
+    minute_ = *minute;
+    return absl::OkStatus();
+  }
+
+  absl::Status read_place() {
+    std::string value;
+    const rocksdb::Status status = database_->Get(rocksdb::ReadOptions(), kPlaceKey, &value);
+    if (status.IsNotFound()) return absl::OkStatus();
+    RETURN_IF_ERROR(to_status(status, path_));
+    place_ = decode_place(value);
+    if (!place_) return damaged(path_, "its place is not one that this version writes");
+    return absl::OkStatus();
+  }
+
   absl::Status write_identity() {
     rocksdb::WriteBatch batch;
     RETURN_IF_ERROR(to_status(batch.Put(kIdentityKey, encode_identity(identity_)), path_));
@@ -309,6 +338,7 @@ class RocksIndex final : public ShardIndex {
   const std::unique_ptr<rocksdb::DB> database_;
   const std::vector<rocksdb::ColumnFamilyHandle*> families_;  // default, shards, ages
   std::uint32_t minute_ = 0;
+  std::optional<StoredPlace> place_;
   bool has_failed_ = false;
 };
 

@@ -51,6 +51,23 @@ struct TargetIdentity {
   bool operator==(const TargetIdentity&) const = default;
 };
 
+/// A place in a group, as the map gives it to a target.
+struct ShardPlace {
+  std::uint32_t group_id = 0;
+  std::uint8_t shard_index = 0;
+  std::uint8_t data_shards = 0;
+  std::uint8_t parity_shards = 0;
+  bool operator==(const ShardPlace&) const = default;
+};
+
+/// What is true of all shards of a target together.
+struct StoredPlace {
+  ShardPlace place;  ///< that they are of
+  /// Everything was compared with every other member of the group, and what lacked was made again.
+  bool is_compared = false;
+  bool operator==(const StoredPlace&) const = default;
+};
+
 struct PutShard {
   ShardEntry entry;
 };
@@ -95,6 +112,10 @@ class ShardIndex {
   /// does. store_minute() is synced; an earlier minute changes nothing.
   virtual std::uint32_t stored_minute() const = 0;
   virtual absl::Status store_minute(std::uint32_t minute) = 0;
+  /// nullopt: the target never had a place. store_place() is synced, and keeps its order with
+  /// commits.
+  virtual std::optional<StoredPlace> stored_place() const = 0;
+  virtual absl::Status store_place(const StoredPlace& place) = 0;
 };
 
 /// In memory, for simulations and as the reference in tests.

@@ -165,6 +165,14 @@ TEST_P(ShardIndexContract, TheMinuteOnlyGrows) {
   EXPECT_EQ(index_->stored_minute(), 90U);
 }
 
+TEST_P(ShardIndexContract, KeepsOnePlaceOrNone) {
+  EXPECT_EQ(index_->stored_place(), std::nullopt);
+  const StoredPlace first = {.place = {.group_id = 1, .shard_index = 2}, .is_compared = true};
+  ASSERT_TRUE(index_->store_place({}).ok());
+  ASSERT_TRUE(index_->store_place(first).ok());
+  EXPECT_EQ(index_->stored_place(), first);
+}
+
 INSTANTIATE_TEST_SUITE_P(Kinds, ShardIndexContract, testing::Values(Kind::kMemory, Kind::kRocks),
                          [](const testing::TestParamInfo<Kind>& kind) {
                            return kind.param == Kind::kMemory ? "Memory" : "Rocks";
@@ -219,17 +227,22 @@ TEST(RocksIndex, AnswersAsTheReferenceDoesOverManyRandomChangesAndRestarts) {
   }
 }
 
-TEST(RocksIndex, KeepsShardsAndMinuteOverARestart) {
+TEST(RocksIndex, KeepsShardsMinuteAndPlaceOverARestart) {
   const TemporaryFolder folder;
+  const StoredPlace place = {
+      .place = {.group_id = 70'000, .shard_index = 11, .data_shards = 10, .parity_shards = 2},
+      .is_compared = true};
   {
     const auto index = open(Kind::kRocks, folder.path());
     const IndexChange change = PutShard{{key_of(1), record(1)}};
     ASSERT_TRUE(index->commit({&change, 1}, Durability::kSynced).ok());
     ASSERT_TRUE(index->store_minute(5).ok());
+    ASSERT_TRUE(index->store_place(place).ok());
   }
   const auto index = open(Kind::kRocks, folder.path());
   EXPECT_EQ(index->find(key_of(1)).value(), record(1));
   EXPECT_EQ(index->stored_minute(), 5U);
+  EXPECT_EQ(index->stored_place(), place);
 }
 
 TEST(RocksIndex, RefusesAnotherTargetsFolderAndNamesBoth) {
@@ -290,6 +303,10 @@ TEST(RecordCodec, RefusesWhatItDoesNotWrite) {
   for (std::size_t size = 0; size < whole.size(); ++size)
     EXPECT_EQ(decode_identity(std::string_view(whole).substr(0, size)), std::nullopt) << size;
   EXPECT_EQ(decode_identity(whole + "x"), std::nullopt);
+  const std::string place = encode_place({});
+  EXPECT_EQ(decode_place(place), StoredPlace());
+  EXPECT_EQ(decode_place(place.substr(1)), std::nullopt);
+  EXPECT_EQ(decode_place(place.substr(0, 7) + "\x02"), std::nullopt);
 }
 
 }  // namespace

@@ -21,6 +21,16 @@ std::uint64_t mix(std::uint64_t value) {
   return value;
 }
 
+/// A group's part in its scores; the key's part is mixed into it.
+std::uint64_t group_hash(std::uint32_t group_id) { return mix(std::uint64_t{group_id} + 1); }
+
+/// Whether the second of two groups gets a block rather than the first. Equal scores go to the
+/// lower id, so that the order of the list does not matter.
+bool is_preferred(std::uint64_t best, std::uint32_t best_id, std::uint64_t candidate,
+                  std::uint32_t candidate_id) {
+  return candidate > best || (candidate == best && candidate_id < best_id);
+}
+
 absl::Status broken(std::string_view what) {
   return absl::InvalidArgumentError(str_cat("storage map: ", what));
 }
@@ -118,22 +128,34 @@ absl::Status validate(const StorageMap& map) {
 const Group& group_of(const StorageMap& map, const BlockKey& key) {
   CHECK(!map.groups.empty());
   const std::uint64_t prefix = key.prefix();
-  const auto score = [&](const Group& group) {
-    return mix(prefix ^ mix(std::uint64_t{group.id} + 1));
-  };
+  const auto score = [&](const Group& group) { return mix(prefix ^ group_hash(group.id)); };
   std::size_t best = 0;
   std::uint64_t best_score = score(map.groups[0]);
   for (std::size_t index = 1; index < map.groups.size(); ++index) {
     const std::uint64_t candidate = score(map.groups[index]);
-    // Equal scores go to the lower id, so that the order of the list does not matter.
-    if (candidate < best_score ||
-        (candidate == best_score && map.groups[index].id > map.groups[best].id)) {
-      continue;
-    }
+    if (!is_preferred(best_score, map.groups[best].id, candidate, map.groups[index].id)) continue;
     best = index;
     best_score = candidate;
   }
   return map.groups[best];
+}
+
+Placement::Placement(const StorageMap& map) {
+  candidates_.reserve(map.groups.size());
+  for (const Group& group : map.groups) candidates_.push_back({group.id, group_hash(group.id)});
+}
+
+std::optional<std::uint32_t> Placement::group_id_of(const BlockKey& key) const {
+  std::optional<std::uint32_t> best;
+  std::uint64_t best_score = 0;
+  const std::uint64_t prefix = key.prefix();
+  for (const Candidate& candidate : candidates_) {
+    const std::uint64_t score = mix(prefix ^ candidate.hash);
+    if (best && !is_preferred(best_score, *best, score, candidate.group_id)) continue;
+    best = candidate.group_id;
+    best_score = score;
+  }
+  return best;
 }
 
 std::optional<std::uint8_t> owner_of(const Group& group) {

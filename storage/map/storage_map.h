@@ -83,6 +83,21 @@ absl::Status validate(const StorageMap& map);
 /// from all and nothing else moves. CHECKs that there is a group.
 const Group& group_of(const StorageMap& map, const BlockKey& key);
 
+/// The same from the ids of a map's groups alone, for whoever asks often and keeps no map.
+class Placement {
+ public:
+  explicit Placement(const StorageMap& map);
+  /// nullopt: the map had no group.
+  std::optional<std::uint32_t> group_id_of(const BlockKey& key) const;
+
+ private:
+  struct Candidate {
+    std::uint32_t group_id;
+    std::uint64_t hash;
+  };
+  std::vector<Candidate> candidates_;
+};
+
 /// Who owns eviction of a group's blocks: the first member that is up; nullopt when none is.
 std::optional<std::uint8_t> owner_of(const Group& group);
 

@@ -120,6 +120,17 @@ TEST(StorageMap, TheOrderOfGroupsDoesNotMatter) {
   }
 }
 
+TEST(StorageMap, PlacementByIdsAloneIsThatOfTheMap) {
+  const StorageMap map = map_of(24, 4);
+  const Placement placement(map);
+  std::mt19937_64 random(4);
+  for (int i = 0; i < 1000; ++i) {
+    const BlockKey key = random_key(random);
+    EXPECT_EQ(placement.group_id_of(key), group_of(map, key).id);
+  }
+  EXPECT_EQ(Placement(StorageMap()).group_id_of(BlockKey()), std::nullopt);
+}
+
 TEST(StorageMap, TheFirstMemberThatIsUpOwnsEviction) {
   StorageMap map = map_of(12, 1);
   Group& group = map.groups[0];

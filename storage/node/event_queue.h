@@ -23,6 +23,7 @@ struct QueuedRequest {
   TimePoint overdue_at;
 };
 struct PeerReply {
+  std::uint64_t opening = 0;  ///< which time the target that asked was opened
   std::uint64_t call_id = 0;
   ShardReply reply;
 };

@@ -322,6 +322,118 @@ TEST(Group, AReturningMemberDropsWhatTheOthersEvictedAndCatchesUpOnTheRest) {
   EXPECT_EQ(rig.wrong(), std::vector<std::string>());
 }
 
+TEST(Group, WhatOnlyAnAbsentMemberCouldCompleteIsMadeWhenItIsBack) {
+  GroupRig rig({});
+  ASSERT_TRUE(rig.write_block(1, 10));
+  // Three are enough: 0, 2 and the one that is away.
+  rig.stop(4);
+  rig.set_state(4, MemberState::kDown);
+  for (const std::size_t member : {1, 3})
+    ASSERT_EQ(rig.ask(member, DropShard{test_key(1), 0})->result, ShardResult::kOk);
+  rig.set_state(1, MemberState::kRebuilding);
+  rig.turns(1000, milliseconds(10));
+  const RebuildProgress alone = rig.host(1).status(rig.now()).rebuild;
+  EXPECT_EQ(alone.complete_at_epoch, rig.map().epoch) << "nobody waits for who may never come";
+  EXPECT_FALSE(alone.has_seen_all);
+  rig.set_state(1, MemberState::kUp);
+  rig.turns(100, milliseconds(10));
+  rig.stop(1);  // and the controller does not notice
+  rig.start(1);
+  rig.turns(100, milliseconds(10));
+  ASSERT_EQ(rig.index(1).find(test_key(1)).value(), std::nullopt);
+  rig.start(4);
+  rig.set_state(4, MemberState::kRebuilding);
+  rig.turns(1000, milliseconds(10));
+  EXPECT_NE(rig.index(1).find(test_key(1)).value(), std::nullopt);
+  EXPECT_TRUE(rig.host(1).status(rig.now()).rebuild.has_seen_all);
+  EXPECT_EQ(rig.wrong(), std::vector<std::string>());
+}
+
+TEST(Group, NobodyWaitsForAMemberThatWasReplaced) {
+  GroupRig rig({.spares = 1});
+  rig.stop(4);
+  rig.set_state(4, MemberState::kDown);
+  rig.set_state(1, MemberState::kRebuilding);
+  rig.turns(300, milliseconds(10));
+  ASSERT_FALSE(rig.host(1).status(rig.now()).rebuild.has_seen_all);
+  rig.change_map([](StorageMap& map) {
+    map.groups[0].members[4] = {.target_id = "t5", .state = MemberState::kRebuilding};
+  });
+  rig.turns(300, milliseconds(10));
+  EXPECT_TRUE(rig.host(1).status(rig.now()).rebuild.has_seen_all);
+}
+
+TEST(Group, AComparisonThatACrashCutShortIsMadeAgain) {
+  GroupRig rig({});
+  for (std::uint64_t key = 1; key <= 20; ++key) ASSERT_TRUE(rig.write_block(key, 10));
+  rig.turns(300, milliseconds(10));
+  ASSERT_TRUE(rig.host(2).status(rig.now()).rebuild.has_seen_all);
+  for (std::uint64_t key = 1; key <= 20; ++key) rig.ask(2, DropShard{test_key(key), 0});
+  rig.set_state(2, MemberState::kRebuilding);
+  rig.turn(milliseconds(10));
+  rig.set_state(2, MemberState::kUp);  // called up too early, or by mistake
+  rig.stop(2);
+  rig.start(2);
+  rig.turns(2000, milliseconds(10));
+  for (std::uint64_t key = 1; key <= 20; ++key) EXPECT_EQ(rig.shards_of(key), kMembers) << key;
+}
+
+TEST(Group, ATargetThatGetsAnotherPlaceOfItsGroupIsEmptiedAndFilledAgain) {
+  GroupRig rig({.spares = 1});
+  for (std::uint64_t key = 1; key <= 10; ++key) ASSERT_TRUE(rig.write_block(key, 10));
+  rig.change_map([](StorageMap& map) {
+    map.groups[0].members[1] = {.target_id = "t5", .state = MemberState::kRebuilding};
+  });
+  rig.turns(1500, milliseconds(10));
+  rig.change_map([](StorageMap& map) {
+    map.groups[0].members[1].state = MemberState::kUp;
+    map.groups[0].members[3] = {.target_id = "t1", .state = MemberState::kRebuilding};
+  });
+  rig.turns(2000, milliseconds(10));
+  for (std::uint64_t key = 1; key <= 10; ++key) EXPECT_EQ(rig.shards_of(key), kMembers) << key;
+  EXPECT_EQ(rig.host(1).status(rig.now()).rebuild.complete_at_epoch, rig.map().epoch);
+  EXPECT_EQ(rig.metrics().evictions.with({"displaced"}).value(), 10);
+  EXPECT_EQ(rig.wrong(), std::vector<std::string>());
+}
+
+TEST(Group, ABlockThatCannotBeMadeAgainIsLetGoOfAndNotLookedAtForEver) {
+  GroupRig rig({});
+  ASSERT_TRUE(rig.write_block(1, 10));
+  const std::vector<std::byte> rot(64, std::byte{0x5a});
+  for (const std::size_t member : {1, 2, 4}) {
+    const auto record = rig.index(member).find(test_key(1)).value().value();
+    rig.disk(member).corrupt(*rig.disk(member).find("/disk/slots"), record.slot * 4096 + 300, rot);
+  }
+  EXPECT_EQ(rig.read_block(1), Read::kMiss);
+  rig.turns(500, milliseconds(10));
+  EXPECT_EQ(rig.shards_of(1), 2U);
+  for (const std::size_t member : {1, 2, 4}) {
+    EXPECT_EQ(rig.index(member).find(test_key(1)).value(), std::nullopt) << member;
+    EXPECT_EQ(rig.host(member).status(rig.now()).rebuild.backlog, 0U) << member;
+  }
+  EXPECT_LE(rig.metrics().rebuilds.with({"impossible"}).value(), 9);
+}
+
+TEST(Group, ADamagedShardWaitsForAMemberThatIsAway) {
+  GroupRig rig({});
+  ASSERT_TRUE(rig.write_block(1, 10));
+  rig.stop(4);
+  rig.set_state(4, MemberState::kDown);
+  ASSERT_EQ(rig.ask(3, DropShard{test_key(1), 0})->result, ShardResult::kOk);
+  const auto record = rig.index(1).find(test_key(1)).value().value();
+  const std::vector<std::byte> rot(64, std::byte{0x5a});
+  rig.disk(1).corrupt(*rig.disk(1).find("/disk/slots"), record.slot * 4096 + 300, rot);
+  EXPECT_EQ(rig.read_block(1), Read::kMiss);
+  rig.turns(1000, milliseconds(10));
+  EXPECT_NE(rig.index(1).find(test_key(1)).value(), std::nullopt);
+  EXPECT_LE(rig.metrics().defects.with({"rebuild", "checksum"}).value(), 4) << "not all the time";
+  rig.start(4);
+  rig.set_state(4, MemberState::kRebuilding);
+  rig.turns(2000, milliseconds(10));
+  EXPECT_EQ(rig.read_block(1), Read::kGood);
+  EXPECT_GE(rig.shards_of(1), 4U);
+}
+
 TEST(Group, ASpareThatTakesAPlaceIsFilled) {
   GroupRig rig({.spares = 1});
   for (std::uint64_t key = 1; key <= 10; ++key) ASSERT_TRUE(rig.write_block(key, 10));

@@ -50,9 +50,11 @@ const char* evict_reason_name(EvictReason reason) {
     case EvictReason::kOrphan:
       return "orphan";
     case EvictReason::kUnpublished:
+      return "unpublished";
+    case EvictReason::kDisplaced:
       break;
   }
-  return "unpublished";
+  return "displaced";
 }
 
 const char* rebuild_result_name(RebuildResult result) {
@@ -84,9 +86,10 @@ NodeMetrics::NodeMetrics(Registry& registry, const std::vector<std::string>& tar
                                {{"purpose", kPurposes}, {"defect", all_defects()}})),
       io_errors(registry.counter("millrace_storage_io_errors_total", "Failed operations of a disk",
                                  {{"kind", {"read", "write", "sync", "index"}}})),
-      evictions(registry.counter(
-          "millrace_storage_evictions_total", "Shards that were let go of",
-          {{"reason", {"ttl", "watermark", "emergency", "tombstone", "orphan", "unpublished"}}})),
+      evictions(registry.counter("millrace_storage_evictions_total", "Shards that were let go of",
+                                 {{"reason",
+                                   {"ttl", "watermark", "emergency", "tombstone", "orphan",
+                                    "unpublished", "displaced"}}})),
       lost_tombstones(registry.counter("millrace_storage_lost_tombstones_total",
                                        "Members of a group that did not hear of an eviction")),
       rebuilds(registry.counter("millrace_storage_rebuilds_total", "Shards that were made again",

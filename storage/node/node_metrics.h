@@ -16,7 +16,15 @@ enum class IoPurpose { kServe, kScrub, kRebuild };
 /// "serve", "scrub", "rebuild"
 const char* io_purpose_name(IoPurpose purpose);
 
-enum class EvictReason { kTtl, kWatermark, kEmergency, kTombstone, kOrphan, kUnpublished };
+enum class EvictReason {
+  kTtl,
+  kWatermark,
+  kEmergency,
+  kTombstone,
+  kOrphan,
+  kUnpublished,
+  kDisplaced
+};
 const char* evict_reason_name(EvictReason reason);
 
 enum class RebuildResult { kRebuilt, kIntact, kImpossible, kFailed };

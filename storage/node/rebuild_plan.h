@@ -47,6 +47,8 @@ BlockVerdict judge_block(const std::optional<Copy>& own, std::span<const Copy> o
 struct RebuildItem {
   BlockKey key;
   Survivors survivors;
+  bool is_own_bad = false;  ///< there is one, and its bytes are damaged
+  int unseen = 0;           ///< members that were away when the survivors were counted
 };
 
 /// The most endangered first (fewest survivors), then those used last, then by key. Bounded: when

@@ -35,6 +35,7 @@ void ignore_reply(const ShardReply&) {}
 
 /// The same stretch of keys as every member lists it.
 struct Rebuilder::Page {
+  std::uint64_t scan = 0;
   GroupView view;
   std::map<BlockKey, Copy> own;  // as it was before the others were asked
   std::map<BlockKey, std::vector<Copy>> others;
@@ -67,19 +68,24 @@ struct Rebuilder::Work {
 RebuildProgress Rebuilder::progress() const {
   return {.is_running = is_scanning_,
           .fraction = fraction_,
-          .backlog = queue_.size() + works_,
+          .backlog = queue_.size() + works_ + postponed_.size(),
           .rebuilt = rebuilt_,
-          .complete_at_epoch = complete_at_epoch_};
+          .complete_at_epoch = complete_at_epoch_,
+          .has_seen_all = target_.is_compared()};
 }
 
 void Rebuilder::step(const GroupView& view, TimePoint now) {
   if (target_.state() != TargetState::kServing) return;
   follow_map(view, now);
   if (codec_ == nullptr || now < not_before_) return;
-  if (is_doubtful(view, now)) start_scan(view);
+  if (is_doubtful(view, now) || is_one_back(view)) start_scan(view);
   if (view.live_others().size() < static_cast<std::size_t>(view.data_shards)) {
     not_before_ = now + kRetryDelay;  // nothing can be made from so few
     return;
+  }
+  while (!postponed_.empty() && postponed_.front().until <= now) {
+    (void)target_.queue_repair(postponed_.front().key);  // full: the next reader asks again
+    postponed_.pop_front();
   }
   while (surveys_ < kMaxSurveys && target_.repair_backlog() > 0) repair_next(now);
   // Most endangered first means: all is known before the first is made again.
@@ -100,14 +106,33 @@ void Rebuilder::follow_map(const GroupView& view, TimePoint now) {
     auto codec = ec::Codec::make(view.data_shards, view.parity_shards);
     if (codec.ok()) codec_ = std::move(*codec);
   }
-  // A disk that was replaced between two looks of the controller is found by being empty.
-  const bool is_empty_start = !view_ && target_.started_empty();
-  if ((is_rebuilding && (is_new_place || !was_rebuilding)) || is_empty_start) {
+  // A disk that was replaced between two looks of the controller is found by this too.
+  const bool is_unfinished = !view_ && !target_.is_compared();
+  if ((is_rebuilding && (is_new_place || !was_rebuilding)) || is_unfinished) {
     complete_at_epoch_ = 0;
     start_scan(view);
     not_before_ = now;
   }
+  forget_replaced(view);
   view_ = view;
+}
+
+/// What a member had that is none any more does not come back.
+void Rebuilder::forget_replaced(const GroupView& view) {
+  if (unseen_.empty()) return;
+  std::erase_if(unseen_, [&](const std::string& id) {
+    return std::none_of(view.group.members.begin(), view.group.members.end(),
+                        [&](const Member& member) { return member.target_id == id; });
+  });
+  if (unseen_.empty() && !is_scanning_) target_.set_compared(true);
+}
+
+bool Rebuilder::is_one_back(const GroupView& view) const {
+  if (is_scanning_ || unseen_.empty()) return false;
+  return std::any_of(
+      view.group.members.begin(), view.group.members.end(), [&](const Member& member) {
+        return member.state != MemberState::kDown && unseen_.contains(member.target_id);
+      });
 }
 
 /// The map goes on calling us rebuilding, although we said that we are not: we may have been down
@@ -118,8 +143,12 @@ bool Rebuilder::is_doubtful(const GroupView& view, TimePoint now) const {
 }
 
 void Rebuilder::start_scan(const GroupView& view) {
+  ++scan_;
   scan_epoch_ = view.epoch;
+  target_.set_compared(false);
   is_scanning_ = true;
+  is_page_open_ = false;
+  unseen_.clear();
   is_scan_at_end_ = false;
   has_failed_ = false;
   after_.reset();
@@ -129,6 +158,7 @@ void Rebuilder::start_scan(const GroupView& view) {
 
 void Rebuilder::scan_page(const GroupView& view, TimePoint now) {
   auto page = std::make_shared<Page>();
+  page->scan = scan_;
   page->view = view;
   const auto own = target_.index().list(after_, settings_.list_page);
   if (!own.ok()) {
@@ -141,6 +171,8 @@ void Rebuilder::scan_page(const GroupView& view, TimePoint now) {
   const std::vector<std::uint8_t> live = view.live_others();
   page->unseen = static_cast<int>(view.group.members.size() - 1 - live.size());
   page->outstanding = live.size();
+  for (const Member& member : view.group.members)
+    if (member.state == MemberState::kDown) unseen_.insert(member.target_id);
   is_page_open_ = true;
   const ListShards question = {.after = after_.value_or(BlockKey()),
                                .from_start = !after_.has_value(),
@@ -160,6 +192,7 @@ void Rebuilder::scan_page(const GroupView& view, TimePoint now) {
 }
 
 void Rebuilder::merge_page(const std::shared_ptr<Page>& page, TimePoint now) {
+  if (page->scan != scan_) return;  // another one has begun
   is_page_open_ = false;
   if (page->has_failed) {
     not_before_ = now + kRetryDelay;  // the same page once more: nothing is decided on half a list
@@ -204,6 +237,7 @@ void Rebuilder::finish_pass(TimePoint now) {
   is_scanning_ = false;
   complete_at_epoch_ = scan_epoch_;
   complete_since_ = now;
+  if (unseen_.empty()) target_.set_compared(true);
 }
 
 void Rebuilder::repair_next(TimePoint now) {
@@ -246,6 +280,11 @@ void Rebuilder::conclude_survey(const std::shared_ptr<Survey>& survey, TimePoint
   }
 }
 
+/// Again when those that did not answer, or were down, may be back.
+void Rebuilder::postpone_repair(const BlockKey& key, TimePoint now) {
+  if (postponed_.size() < settings_.repair_queue) postponed_.push_back({now + kRetryDelay, key});
+}
+
 /// The shard is there and of the right generation: is it whole?
 void Rebuilder::check_own(const std::shared_ptr<Survey>& survey, TimePoint now) {
   target_.read_own(survey->key, IoPurpose::kRebuild, [this, survey, now](const ShardReply& reply) {
@@ -253,15 +292,18 @@ void Rebuilder::check_own(const std::shared_ptr<Survey>& survey, TimePoint now) 
       metrics_.rebuilds.with({rebuild_result_name(RebuildResult::kIntact)}).add();
       return;
     }
-    if (reply.result != ShardResult::kBadShard && reply.result != ShardResult::kIoError) return;
+    if (reply.result == ShardResult::kNotFound) return;  // was dropped meanwhile
+    const bool is_bad = reply.result == ShardResult::kBadShard;
+    if (!is_bad && reply.result != ShardResult::kIoError) return postpone_repair(survey->key, now);
     const auto best = most_published(survey->others);
     if (best && best->count >= view_->data_shards) {
-      queue_.push({survey->key, *best});
-    } else if (reply.result == ShardResult::kBadShard &&
-               (best ? best->count : 0) + survey->unseen < view_->data_shards) {
+      queue_.push({survey->key, *best, is_bad, survey->unseen});
+    } else if (is_bad && (best ? best->count : 0) + survey->unseen < view_->data_shards) {
       // Too few are left, and nobody is away who could bring more.
       metrics_.rebuilds.with({rebuild_result_name(RebuildResult::kImpossible)}).add();
       target_.handle(DropShard{survey->key, reply.generation}, ignore_reply, now);
+    } else {
+      postpone_repair(survey->key, now);
     }
   });
 }
@@ -299,7 +341,7 @@ void Rebuilder::read_more(const std::shared_ptr<Work>& work, TimePoint now) {
   }
   const bool is_short = work->good.size() + work->outstanding < wanted;
   if (is_short && work->outstanding == 0 && !work->is_over)
-    finish(work, work->is_maybe_there ? RebuildResult::kFailed : RebuildResult::kImpossible);
+    finish(work, work->is_maybe_there ? RebuildResult::kFailed : RebuildResult::kImpossible, now);
 }
 
 void Rebuilder::on_shard(const std::shared_ptr<Work>& work, std::uint8_t member,
@@ -314,7 +356,8 @@ void Rebuilder::on_shard(const std::shared_ptr<Work>& work, std::uint8_t member,
   if (is_good) {
     pace_.spend(reply.shard.size(), now);
     work->good.emplace_back(member, reply.shard);
-  } else if (reply.result != ShardResult::kNotFound && reply.result != ShardResult::kBadShard) {
+  } else if (reply.result != ShardResult::kNotFound && reply.result != ShardResult::kBadShard &&
+             reply.result != ShardResult::kInvalid) {  // of a group that has grown out of it
     work->is_maybe_there = true;
   }
   if (work->good.size() == static_cast<std::size_t>(work->view.data_shards)) {
@@ -332,13 +375,13 @@ void Rebuilder::reconstruct(const std::shared_ptr<Work>& work, TimePoint now) {
   std::vector<ec::ShardInput> present;
   present.reserve(work->good.size());
   for (const auto& [member, shard] : work->good) {
-    if (shard.size() != bytes) return finish(work, RebuildResult::kImpossible);
+    if (shard.size() != bytes) return finish(work, RebuildResult::kImpossible, now);
     present.push_back({member, std::span(shard).subspan(kShardHeaderBytes)});
   }
   std::vector<std::byte> made(bytes);
   const ec::ShardOutput wanted{work->view.own_index, std::span(made).subspan(kShardHeaderBytes)};
   if (!codec_->reconstruct(present, {&wanted, 1}).ok())
-    return finish(work, RebuildResult::kImpossible);
+    return finish(work, RebuildResult::kImpossible, now);
   header.shard_index = work->view.own_index;
   seal_shard(header, made);
   const std::uint32_t minute = target_.minute(now);
@@ -346,22 +389,37 @@ void Rebuilder::reconstruct(const std::shared_ptr<Work>& work, TimePoint now) {
   work->is_begun = false;
   target_.store_rebuilt(
       std::move(made), minute - age,
-      [this, work](const ShardReply& reply) {
+      [this, work, now](const ShardReply& reply) {
         const bool is_dropped = reply.result == ShardResult::kNotFound;
         if (reply.result == ShardResult::kOk) ++rebuilt_;
-        finish(work, reply.result == ShardResult::kOk ? RebuildResult::kRebuilt
-                     : is_dropped                     ? RebuildResult::kIntact
-                                                      : RebuildResult::kFailed);
+        finish(work,
+               reply.result == ShardResult::kOk ? RebuildResult::kRebuilt
+               : is_dropped                     ? RebuildResult::kIntact
+                                                : RebuildResult::kFailed,
+               now);
       },
       now);
 }
 
-void Rebuilder::finish(const std::shared_ptr<Work>& work, RebuildResult result) {
+void Rebuilder::finish(const std::shared_ptr<Work>& work, RebuildResult result, TimePoint now) {
   work->is_over = true;
   --works_;
-  if (work->is_begun) target_.abandon_rebuild(work->item.key);
+  const BlockKey& key = work->item.key;
+  if (work->is_begun) target_.abandon_rebuild(key);
   metrics_.rebuilds.with({rebuild_result_name(result)}).add();
-  if (result == RebuildResult::kFailed) has_failed_ = true;
+  if (result == RebuildResult::kFailed) {
+    has_failed_ = true;
+    if (work->is_maybe_there && (work->item.is_own_bad || !is_scanning_)) postpone_repair(key, now);
+  } else if (result == RebuildResult::kImpossible && work->item.is_own_bad) {
+    // Those who are away may bring what lacks. Else a damaged shard that stays would send whoever
+    // reads it here again, for ever.
+    const auto wanted = static_cast<std::size_t>(work->view.data_shards);
+    if (work->good.size() + static_cast<std::size_t>(work->item.unseen) >= wanted) {
+      postpone_repair(key, now);
+    } else {
+      target_.handle(DropShard{key, work->item.survivors.generation}, ignore_reply, now);
+    }
+  }
 }
 
 }  // namespace millrace::storage::node

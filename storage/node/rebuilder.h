@@ -1,8 +1,11 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "common/time_point.h"
@@ -25,6 +28,8 @@ struct RebuildProgress {
   /// comparison began); 0: not known yet. What the controller waits for to call the member up
   /// again.
   std::uint64_t complete_at_epoch = 0;
+  /// No member was away then; else the comparison is made again when those come back that were.
+  bool has_seen_all = false;
 };
 
 /// Makes shards again from those of the other members: all that a returning or new member lacks,
@@ -53,6 +58,8 @@ class Rebuilder {
 
   void follow_map(const GroupView& view, TimePoint now);
   void start_scan(const GroupView& view);
+  void forget_replaced(const GroupView& view);
+  bool is_one_back(const GroupView& view) const;
   bool is_doubtful(const GroupView& view, TimePoint now) const;
 
   void scan_page(const GroupView& view, TimePoint now);
@@ -60,6 +67,7 @@ class Rebuilder {
   void finish_pass(TimePoint now);
 
   void repair_next(TimePoint now);
+  void postpone_repair(const BlockKey& key, TimePoint now);
   void conclude_survey(const std::shared_ptr<Survey>& survey, TimePoint now);
   void check_own(const std::shared_ptr<Survey>& survey, TimePoint now);
   void act(const BlockKey& key, const std::optional<Copy>& own, BlockVerdict verdict,
@@ -70,7 +78,7 @@ class Rebuilder {
   void on_shard(const std::shared_ptr<Work>& work, std::uint8_t member, const ShardReply& reply,
                 TimePoint now);
   void reconstruct(const std::shared_ptr<Work>& work, TimePoint now);
-  void finish(const std::shared_ptr<Work>& work, RebuildResult result);
+  void finish(const std::shared_ptr<Work>& work, RebuildResult result, TimePoint now);
 
   Target& target_;
   PeerCalls& peers_;
@@ -81,14 +89,23 @@ class Rebuilder {
   std::unique_ptr<const ec::Codec> codec_;
 
   bool is_scanning_ = false;
+  std::uint64_t scan_ = 0;  // its number
   bool is_page_open_ = false;
   bool is_scan_at_end_ = false;
   bool has_failed_ = false;  // in this pass: another one is needed
   std::optional<BlockKey> after_;
+  /// Members that were down at some time of this pass, or of the last: what only they have of a
+  /// block, so that it could not be made again, comes back with them.
+  std::set<std::string> unseen_;
   TimePoint not_before_ = TimePoint::min();
   double fraction_ = 0;
   RebuildQueue queue_;
 
+  struct Postponed {
+    TimePoint until;
+    BlockKey key;
+  };
+  std::deque<Postponed> postponed_;  // repairs that could not be decided; in order of time
   std::size_t surveys_ = 0;
   std::size_t works_ = 0;
   std::uint64_t rebuilt_ = 0;

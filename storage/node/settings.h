@@ -16,6 +16,9 @@ struct TargetSettings {
   std::chrono::milliseconds slot_grace{10'000};
   std::chrono::milliseconds max_lease{60'000};  ///< longer leases are cut to this
   std::size_t max_leases = std::size_t{1} << 20;
+  /// A target that found its disk full is opened again after this, and each time it is full again
+  /// after twice the time, up to 32 times this.
+  std::chrono::milliseconds full_retry{10'000};
 
   // Shards whose write never heard the end.
   std::chrono::milliseconds pending_timeout{60'000};

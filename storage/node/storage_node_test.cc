@@ -1,8 +1,10 @@
 #include "storage/node/storage_node.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <future>
@@ -15,6 +17,7 @@ namespace millrace::storage::node {
 namespace {
 
 constexpr std::size_t kTargets = kTestDataShards + kTestParityShards;
+constexpr int kSlots = 512;
 
 /// A network in which nobody else is.
 class NoTransport final : public ShardTransport {
@@ -57,7 +60,8 @@ class StorageNodeTest : public testing::Test {
     registry_ = std::make_unique<Registry>();
     StorageNodeConfig config;
     config.node_id = "n1";
-    config.target_bytes = std::uint64_t{64} * 4096;
+    config.target_bytes = std::uint64_t{kSlots} * 4096;
+    config.settings.full_retry = std::chrono::milliseconds(200);
     for (std::size_t i = 0; i < kTargets; ++i)
       config.targets.push_back({.target_id = str_cat("t", i),
                                 .slot_path = str_cat(folder_, "/", i, "/slots"),
@@ -127,6 +131,39 @@ TEST_F(StorageNodeTest, RefusesOtherClustersOldMapsAndForeignTargetsByName) {
   EXPECT_EQ(newer_maps_, 1);
 }
 
+TEST_F(StorageNodeTest, RefusesBlocksOfAnotherGroupByName) {
+  map_.nodes.push_back({.id = "n2", .address = "127.0.0.1:2"});
+  Group other{.id = 8, .members = {}};
+  for (std::size_t i = 0; i < kTargets; ++i) {
+    map_.targets.push_back({.id = str_cat("u", i), .node_id = "n2"});
+    other.members.push_back({.target_id = str_cat("u", i)});
+  }
+  map_.groups.push_back(other);
+  map_.epoch = 6;
+  ASSERT_TRUE(maps_->offer(map_).ok());
+  ASSERT_TRUE(open().ok());
+  std::uint64_t own = 0;
+  while (group_of(map_, test_key(own)).id != 0) ++own;
+  std::uint64_t foreign = 0;
+  while (group_of(map_, test_key(foreign)).id != 8) ++foreign;
+  const std::vector<ShardOperation> refused = {
+      WriteShard{sealed_shard({.key = foreign})},
+      PublishShard{test_key(foreign), 1},
+      ReadShard{test_key(foreign)},
+      QueryKeys{.keys = {test_key(own), test_key(foreign)}},
+      TouchKeys{{test_key(foreign)}, TtlClass::kAgent},
+      RepairShard{test_key(foreign)},
+  };
+  for (const ShardOperation& operation : refused) {
+    const ShardReply reply = ask("t1", operation, 6);
+    EXPECT_EQ(reply.result, ShardResult::kInvalid) << operation_name(operation);
+    EXPECT_EQ(reply.message, "a block of group 8 by map 6; target t1 is of group 0");
+  }
+  EXPECT_EQ(ask("t1", DropShard{test_key(foreign), 0}, 6).result, ShardResult::kOk);
+  EXPECT_EQ(ask("t1", WriteShard{sealed_shard({.key = own})}, 6).result, ShardResult::kOk);
+  EXPECT_EQ(ask("t1", ListShards{.after = {}, .from_start = true}, 6).listed.size(), 1U);
+}
+
 TEST_F(StorageNodeTest, RefusesFoldersOfAnotherClusterAndHarmsNothing) {
   ASSERT_TRUE(open().ok());
   node_.reset();
@@ -152,6 +189,51 @@ TEST_F(StorageNodeTest, ATargetWhoseFolderIsGoneFailsAloneWithItsReason) {
   EXPECT_NE(failed.message.find(folder_ + "/2"), std::string::npos) << failed.message;
   EXPECT_EQ(node_->status()[2].state, TargetState::kFailed);
   EXPECT_EQ(node_->status()[2].target_id, "t2");
+}
+
+/// No file of this process may grow beyond so many bytes, nor be written there: as on a full disk.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) {
+    std::signal(SIGXFSZ, SIG_IGN);
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limit = {bytes, before_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  FileSizeLimit(const FileSizeLimit&) = delete;
+  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
+  ~FileSizeLimit() { ::setrlimit(RLIMIT_FSIZE, &before_); }
+
+ private:
+  rlimit before_ = {};
+};
+
+TEST_F(StorageNodeTest, ATargetThatWasFullWritesAgainWhenThereIsSpace) {
+  ASSERT_TRUE(open().ok());
+  // On all members: a shard of which the others have none would be let go of.
+  for (std::uint8_t i = 0; i < kTargets; ++i) {
+    const std::string target = str_cat("t", static_cast<int>(i));
+    ASSERT_EQ(ask(target, WriteShard{sealed_shard({.key = 1, .shard_index = i})}).result,
+              ShardResult::kOk);
+    ASSERT_EQ(ask(target, PublishShard{test_key(1), 1}).result, ShardResult::kOk);
+  }
+  std::uint64_t key = 2;
+  {
+    const FileSizeLimit limit(1 << 20);
+    ShardReply refused;
+    do {
+      refused = ask("t1", WriteShard{sealed_shard({.key = key++})});
+    } while (refused.result == ShardResult::kOk && key < kSlots);
+    EXPECT_EQ(refused.result, ShardResult::kFull);
+    EXPECT_NE(refused.message.find("File too large"), std::string::npos) << refused.message;
+    EXPECT_EQ(ask("t1", ReadShard{test_key(1)}).result, ShardResult::kOk) << "served all the time";
+  }
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (ask("t1", WriteShard{sealed_shard({.key = key})}).result != ShardResult::kOk &&
+         std::chrono::steady_clock::now() < deadline)
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_EQ(ask("t1", PublishShard{test_key(key), 1}).result, ShardResult::kOk);
+  EXPECT_EQ(ask("t1", ReadShard{test_key(1)}).result, ShardResult::kOk);
 }
 
 TEST_F(StorageNodeTest, WhatIsOverdueIsNotBegun) {
@@ -188,7 +270,7 @@ TEST_F(StorageNodeTest, LetsGoOfADamagedShardThatNobodyCanMakeAgain) {
   node_.reset();
   {
     std::fstream slots(folder_ + "/1/slots", std::ios::in | std::ios::out | std::ios::binary);
-    for (int slot = 0; slot < 64; ++slot) {
+    for (int slot = 0; slot < kSlots; ++slot) {
       slots.seekp(slot * 4096 + 200);
       slots.put('!');
     }

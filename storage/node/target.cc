@@ -93,7 +93,6 @@ absl::Status Target::load(TimePoint now) {
       return absl::DataLossError(str_cat("target ", index_.identity().target_id,
                                          ": two records name slot ", entry.record.slot,
                                          ", or it is not one of ", slots_.slot_count()));
-    started_empty_ = false;
     // A touch may have become durable after the minute that it was made in was last stored.
     start_minute_ = std::max(start_minute_, entry.record.touch_minute);
     if (entry.record.state == ShardState::kPending)
@@ -122,6 +121,7 @@ void Target::handle(ShardOperation operation, ShardReplyCallback done, TimePoint
   };
   if (state_ == TargetState::kFailed) return counted(reply(ShardResult::kIoError, reason_));
   if (!place_) return counted(reply(ShardResult::kBusy, "this target is a spare"));
+  if (is_emptying_) return answer_while_emptying(operation, counted, now);
   if (auto* write_shard = std::get_if<WriteShard>(&operation)) {
     write(*write_shard, std::move(counted));
   } else if (const auto* publish_shard = std::get_if<PublishShard>(&operation)) {
@@ -273,7 +273,8 @@ void Target::drop(const DropShard& operation, const ShardReplyCallback& done, Ti
 
 void Target::read_own(const BlockKey& key, IoPurpose purpose, ShardReplyCallback done) {
   if (state_ == TargetState::kFailed) return done(reply(ShardResult::kIoError, reason_));
-  if (!place_) return done(reply(ShardResult::kBusy, "this target is a spare"));
+  if (!place_ || is_emptying_)
+    return done(reply(ShardResult::kBusy, "this target has no place for its shards"));
   const auto found = find(key);
   if (!found.ok()) return done(index_error(found.status()));
   if (!*found || (*found)->state != ShardState::kPublished)

@@ -24,16 +24,7 @@
 
 namespace millrace::storage::node {
 
-/// Where the map has put a target.
-struct TargetPlace {
-  std::uint32_t group_id = 0;
-  std::uint8_t shard_index = 0;
-  std::uint8_t data_shards = 0;
-  std::uint8_t parity_shards = 0;
-  bool operator==(const TargetPlace&) const = default;
-};
-
-/// What is left of a target whose disk has failed. Only a new start leads back.
+/// What is left of a target whose disk has failed. Only opening it again leads back.
 enum class TargetState {
   kServing,
   kReadOnly,  ///< full, write-protected, or a sync or commit failed: what is stored is served
@@ -65,9 +56,16 @@ class Target {
   Target(const Target&) = delete;
   Target& operator=(const Target&) = delete;
 
-  /// nullopt: a spare, which serves nothing.
-  void set_place(std::optional<TargetPlace> place) { place_ = place; }
-  const std::optional<TargetPlace>& place() const { return place_; }
+  /// Where the map has put it. nullopt: a spare, which serves nothing and keeps what it has. In
+  /// another place than its shards are of, it lets go of all of them first, and serves nothing
+  /// until it is empty; back in theirs, it keeps those that are left.
+  void set_place(const std::optional<index::ShardPlace>& place);
+  const std::optional<index::ShardPlace>& place() const { return place_; }
+  bool is_emptying() const { return is_emptying_; }
+  /// Everything here was compared with every other member, and what lacked was made again. Kept
+  /// over restarts, so that a comparison that a crash has cut short is not forgotten.
+  bool is_compared() const;
+  void set_compared(bool is_compared);
 
   /// Takes a request; answers in this call or in a later one of this object.
   void handle(ShardOperation operation, ShardReplyCallback done, TimePoint now);
@@ -124,8 +122,8 @@ class Target {
   TargetState state() const { return state_; }
   /// Why it is not serving; empty when it is.
   const std::string& reason() const { return reason_; }
-  /// It had no shard at all when it was opened.
-  bool started_empty() const { return started_empty_; }
+  /// Read-only for want of space alone: worth opening again when there may be some.
+  bool is_full() const { return state_ == TargetState::kReadOnly && is_full_; }
 
  private:
   /// A shard on its way to the medium.
@@ -171,6 +169,7 @@ class Target {
 
   void on_written(const BlockKey& key, const absl::Status& status);
   void on_read(Reading reading, const absl::Status& status, std::span<const std::byte> bytes);
+  void ask_for_repair(const Reading& reading);
   void on_synced(const absl::Status& status);
   void store_record(const BlockKey& key, Writing writing);
   void start_sync();
@@ -182,10 +181,15 @@ class Target {
   void commit();
   void expire_leases(TimePoint now);
   void store_minute(TimePoint now);
+  bool store_place(const index::StoredPlace& place);
+  void answer_while_emptying(const ShardOperation& operation, const ShardReplyCallback& done,
+                             TimePoint now) const;
+  void empty_some(TimePoint now);
   bool has_room_for_io() const;
   std::uint64_t submit(disk::IoKind kind, std::uint64_t slot, disk::PageBuffer buffer,
                        InFlight in_flight);
-  void fail(TargetState state, std::string_view reason);
+  void fail(TargetState state, std::string_view reason, bool is_full = false);
+  void fail_index(const absl::Status& status);
 
   const TargetSettings settings_;
   disk::SlotIo& io_file_;
@@ -194,10 +198,12 @@ class Target {
   const TimePoint started_;
   TimePoint now_;  // of the newest event
   std::uint32_t start_minute_ = 0;
-  bool started_empty_ = true;
-  std::optional<TargetPlace> place_;
+  std::optional<index::ShardPlace> place_;
+  bool is_emptying_ = false;
+  std::optional<BlockKey> emptied_to_;  // of the round under way
   TargetState state_ = TargetState::kServing;
   std::string reason_;
+  bool is_full_ = false;
 
   SlotTable slots_;
   LeaseTable leases_;

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "common/str_cat.h"
+
 namespace millrace::storage::node {
 
 TargetHost::TargetHost(std::unique_ptr<Target> target, const TargetSettings& settings,
@@ -17,20 +19,59 @@ TargetHost::TargetHost(std::unique_ptr<Target> target, const TargetSettings& set
 
 void TargetHost::set_map(const StorageMap& map) {
   view_ = group_view(map, target_->index().identity().target_id);
+  placement_.emplace(map);
   if (!view_) {
     target_->set_place(std::nullopt);
     return;
   }
-  target_->set_place(TargetPlace{.group_id = view_->group.id,
-                                 .shard_index = view_->own_index,
-                                 .data_shards = static_cast<std::uint8_t>(view_->data_shards),
-                                 .parity_shards = static_cast<std::uint8_t>(view_->parity_shards)});
+  target_->set_place(
+      index::ShardPlace{.group_id = view_->group.id,
+                        .shard_index = view_->own_index,
+                        .data_shards = static_cast<std::uint8_t>(view_->data_shards),
+                        .parity_shards = static_cast<std::uint8_t>(view_->parity_shards)});
+}
+
+void TargetHost::on_request(ShardOperation operation, ShardReplyCallback done, TimePoint now) {
+  if (const std::optional<std::uint32_t> other = foreign_group(operation)) {
+    ShardReply refusal;
+    refusal.result = ShardResult::kInvalid;
+    refusal.message =
+        str_cat("a block of group ", *other, " by map ", view_->epoch, "; target ",
+                target_->index().identity().target_id, " is of group ", view_->group.id);
+    metrics_.requests.with({operation_name(operation), shard_result_name(refusal.result)}).add();
+    return done(std::move(refusal));
+  }
+  target_->handle(std::move(operation), std::move(done), now);
+}
+
+std::optional<std::uint32_t> TargetHost::foreign_group(const ShardOperation& operation) const {
+  if (!view_) return std::nullopt;  // a spare refuses everything
+  std::optional<std::uint32_t> found;
+  const auto check = [&](const BlockKey& key) {
+    const std::optional<std::uint32_t> group = placement_->group_id_of(key);
+    if (!found && group != view_->group.id) found = group;
+  };
+  if (const auto* write = std::get_if<WriteShard>(&operation)) {
+    if (const std::optional<BlockKey> key = peek_key(write->shard)) check(*key);
+  } else if (const auto* publish = std::get_if<PublishShard>(&operation)) {
+    check(publish->key);
+  } else if (const auto* read = std::get_if<ReadShard>(&operation)) {
+    check(read->key);
+  } else if (const auto* query = std::get_if<QueryKeys>(&operation)) {
+    for (const BlockKey& key : query->keys) check(key);
+  } else if (const auto* touch = std::get_if<TouchKeys>(&operation)) {
+    for (const BlockKey& key : touch->keys) check(key);
+  } else if (const auto* repair = std::get_if<RepairShard>(&operation)) {
+    check(repair->key);
+  }
+  return found;
 }
 
 void TargetHost::turn(TimePoint now) {
   peers_.expire(now);
-  // One that the map calls down is not heard by the others: it decides nothing.
-  if (view_ && view_->own().state != MemberState::kDown) {
+  // One that the map calls down is not heard by the others: it decides nothing. Nor does one that
+  // has yet to let go of the shards of another place.
+  if (view_ && view_->own().state != MemberState::kDown && !target_->is_emptying()) {
     resolver_.step(*view_, now);
     evictor_.step(*view_, now);
     rebuilder_.step(*view_, now);

@@ -53,9 +53,10 @@ class TargetHost {
   TargetHost& operator=(const TargetHost&) = delete;
 
   void set_map(const StorageMap& map);
-  void on_request(ShardOperation operation, ShardReplyCallback done, TimePoint now) {
-    target_->handle(std::move(operation), std::move(done), now);
-  }
+  /// kInvalid, naming both groups: a block that the map gives to another group than the target's.
+  /// It would be stored, or missed, where nobody looks for it. Not so for what ends a block: a
+  /// group that has grown out of it lets go of it as before.
+  void on_request(ShardOperation operation, ShardReplyCallback done, TimePoint now);
   void on_completions(std::vector<disk::SlotCompletion> completions, TimePoint now) {
     target_->on_completions(std::move(completions), now);
   }
@@ -82,6 +83,9 @@ class TargetHost {
   void report(TimePoint now) const;
 
  private:
+  /// Of the first block of the operation that is of another group.
+  std::optional<std::uint32_t> foreign_group(const ShardOperation& operation) const;
+
   const TargetSettings settings_;
   const NodeMetrics& metrics_;
   const std::unique_ptr<Target> target_;
@@ -91,6 +95,7 @@ class TargetHost {
   Scrubber scrubber_;
   Rebuilder rebuilder_;
   std::optional<GroupView> view_;
+  std::optional<Placement> placement_;
 };
 
 }  // namespace millrace::storage::node

@@ -91,7 +91,7 @@ void Target::on_written(const BlockKey& key, const absl::Status& status) {
   const std::string message = str_cat("write: ", message_of(status));
   const bool is_full = status.code() == absl::StatusCode::kResourceExhausted;
   if (is_full || status.code() == absl::StatusCode::kPermissionDenied)
-    fail(TargetState::kReadOnly, message);
+    fail(TargetState::kReadOnly, message, is_full);
   writing.done(error_reply(is_full ? ShardResult::kFull : ShardResult::kIoError, message));
 }
 
@@ -100,7 +100,7 @@ void Target::on_read(Reading reading, const absl::Status& status,
   slots_.unpin(reading.record.slot);
   const char* const purpose = io_purpose_name(reading.purpose);
   if (!status.ok()) {
-    (void)queue_repair(reading.key);  // full: the next reader or scrub asks again
+    ask_for_repair(reading);
     reading.done(error_reply(ShardResult::kIoError, str_cat("read: ", message_of(status))));
     return;
   }
@@ -116,7 +116,7 @@ void Target::on_read(Reading reading, const absl::Status& status,
     answer.defect = ShardDefect::kLayout;
   if (answer.defect != ShardDefect::kNone) {
     metrics_.defects.with({purpose, shard_defect_name(answer.defect)}).add();
-    (void)queue_repair(reading.key);  // as above
+    ask_for_repair(reading);
     answer.result = ShardResult::kBadShard;
     answer.message = shard_defect_name(answer.defect);
     reading.done(std::move(answer));
@@ -126,6 +126,12 @@ void Target::on_read(Reading reading, const absl::Status& status,
   answer.is_published = true;
   answer.shard.assign(shard.begin(), shard.end());
   reading.done(std::move(answer));
+}
+
+void Target::ask_for_repair(const Reading& reading) {
+  // Who reads to repair it knows already.
+  if (reading.purpose == IoPurpose::kRebuild) return;
+  (void)queue_repair(reading.key);  // full: the next reader or scrub asks again
 }
 
 void Target::start_sync() {
@@ -201,8 +207,8 @@ absl::StatusOr<std::optional<ShardRecord>> Target::find(const BlockKey& key) {
 
 ShardReply Target::index_error(const absl::Status& status) {
   metrics_.io_errors.with({"index"}).add();
+  fail_index(status);
   const std::string message = str_cat("index: ", message_of(status));
-  fail(TargetState::kReadOnly, message);
   const bool is_full = status.code() == absl::StatusCode::kResourceExhausted;
   return error_reply(is_full ? ShardResult::kFull : ShardResult::kIoError, message);
 }
@@ -238,7 +244,7 @@ void Target::commit() {
     if (state_ == TargetState::kServing) status = index_.commit(changes, durability_);
     durability_ = Durability::kBuffered;
     staged_.clear();
-    if (!status.ok()) fail(TargetState::kReadOnly, str_cat("index: ", message_of(status)));
+    if (!status.ok()) fail_index(status);
     for (const Continuation& then : continuations) then(status);
   }
 }
@@ -266,16 +272,24 @@ void Target::end_turn(TimePoint now) {
   commit();
   for (const std::function<void()>& then : std::exchange(after_commit_, {})) then();
   commit();  // what the answers led to
+  empty_some(now);
+  commit();
   store_minute(now);
   slots_.reclaim(now);
   start_sync();
   io_file_.flush();
 }
 
-void Target::fail(TargetState state, std::string_view reason) {
+void Target::fail(TargetState state, std::string_view reason, bool is_full) {
   if (static_cast<int>(state) <= static_cast<int>(state_)) return;
   state_ = state;
   reason_ = reason;
+  is_full_ = is_full;
+}
+
+void Target::fail_index(const absl::Status& status) {
+  fail(TargetState::kReadOnly, str_cat("index: ", message_of(status)),
+       status.code() == absl::StatusCode::kResourceExhausted);
 }
 
 }  // namespace millrace::storage::node

@@ -97,10 +97,10 @@ class TargetRig {
     auto opened = Target::open(options_.settings, *io_, *index_, metrics_, now_);
     if (!opened.ok()) return opened.status();
     target_ = std::move(*opened);
-    target_->set_place(TargetPlace{.group_id = 0,
-                                   .shard_index = 1,
-                                   .data_shards = kTestDataShards,
-                                   .parity_shards = kTestParityShards});
+    target_->set_place(index::ShardPlace{.group_id = 0,
+                                         .shard_index = 1,
+                                         .data_shards = kTestDataShards,
+                                         .parity_shards = kTestParityShards});
     return absl::OkStatus();
   }
 

@@ -15,6 +15,7 @@ using Clock = std::chrono::steady_clock;
 constexpr auto kTick = std::chrono::milliseconds(50);
 constexpr auto kReportInterval = std::chrono::milliseconds(250);
 constexpr std::size_t kMaxRequestsPerTurn = 256;
+constexpr int kLongestRetry = 32;  // times the first
 
 ShardReply refusal(ShardResult result, std::string_view message) {
   ShardReply reply;
@@ -26,16 +27,18 @@ ShardReply refusal(ShardResult result, std::string_view message) {
 }  // namespace
 
 struct TargetRunner::Link final : PeerLink {
-  Link(const PeerSender& sender_, std::shared_ptr<EventQueue> queue_)
-      : sender(sender_), queue(std::move(queue_)) {}
+  Link(const PeerSender& sender_, std::shared_ptr<EventQueue> queue_, std::uint64_t opening_)
+      : sender(sender_), queue(std::move(queue_)), opening(opening_) {}
   void send(const std::string& target_id, ShardOperation operation,
             std::uint64_t call_id) override {
-    sender(target_id, std::move(operation), [queue = queue, call_id](ShardReply reply) {
-      queue->push(OwedEvent(PeerReply{call_id, std::move(reply)}));
-    });
+    sender(target_id, std::move(operation),
+           [queue = queue, opening = opening, call_id](ShardReply reply) {
+             queue->push(OwedEvent(PeerReply{opening, call_id, std::move(reply)}));
+           });
   }
   const PeerSender& sender;
   const std::shared_ptr<EventQueue> queue;
+  const std::uint64_t opening;
 };
 
 /// In the order in which they are made; they end in the opposite one.
@@ -81,7 +84,22 @@ void TargetRunner::publish(TargetStatus status) {
 }
 
 void TargetRunner::run() {
-  absl::StatusOr<std::unique_ptr<Opened>> opened = open();
+  const std::chrono::nanoseconds first_retry = options_.settings.full_retry;
+  std::chrono::nanoseconds retry = first_retry;
+  TimePoint opened_at = TimePoint::min();
+  Ending ending = Ending::kOpenAgain;
+  while (ending == Ending::kOpenAgain) {
+    // Full again soon: nothing has changed yet.
+    const bool is_soon = openings_ > 0 && Clock::now() - opened_at < 4 * retry;
+    retry = is_soon ? std::min(2 * retry, kLongestRetry * first_retry) : first_retry;
+    const absl::StatusOr<std::unique_ptr<Opened>> opened = open();
+    report_opening(opened);
+    opened_at = Clock::now();
+    ending = opened.ok() ? serve(**opened, retry) : serve_nothing(opened.status(), retry);
+  }
+}
+
+void TargetRunner::report_opening(const absl::StatusOr<std::unique_ptr<Opened>>& opened) {
   {
     std::lock_guard lock(mutex_);
     status_.target_id = options_.folder.target_id;
@@ -94,17 +112,14 @@ void TargetRunner::run() {
     opened_ = opened.status();
   }
   changed_.notify_all();
-  if (opened.ok()) {
-    serve(**opened);
-  } else {
+  if (!opened.ok())
     log_.error("target_failed",
                {{"target_id", options_.folder.target_id}, {"reason", message_of(opened.status())}});
-    serve_nothing(opened.status());
-  }
 }
 
 absl::StatusOr<std::unique_ptr<TargetRunner::Opened>> TargetRunner::open() {
   const auto began = Clock::now();
+  ++openings_;
   const TargetFolder& folder = options_.folder;
   auto opened = std::make_unique<Opened>();
   ASSIGN_OR_RETURN(
@@ -124,7 +139,7 @@ absl::StatusOr<std::unique_ptr<TargetRunner::Opened>> TargetRunner::open() {
   ASSIGN_OR_RETURN(
       std::unique_ptr<Target> target,
       Target::open(options_.settings, *opened->io, *opened->index, metrics_, Clock::now()));
-  opened->link = std::make_unique<Link>(peers_, queue_);
+  opened->link = std::make_unique<Link>(peers_, queue_, openings_);
   opened->host = std::make_unique<TargetHost>(std::move(target), options_.settings, *opened->link,
                                               metrics_, Clock::now());
   const TargetStatus status = opened->host->status(Clock::now());
@@ -137,11 +152,12 @@ absl::StatusOr<std::unique_ptr<TargetRunner::Opened>> TargetRunner::open() {
   return opened;
 }
 
-void TargetRunner::serve(Opened& opened) {
+TargetRunner::Ending TargetRunner::serve(Opened& opened, std::chrono::nanoseconds retry) {
   TargetHost& host = *opened.host;
   std::shared_ptr<const StorageMap> map;
   TargetState state = TargetState::kServing;
   TimePoint next_report = Clock::now();
+  TimePoint open_again = TimePoint::max();
   bool is_ending = false;
   while (!is_ending || !host.is_idle()) {
     EventQueue::Batch batch = queue_->take(kMaxRequestsPerTurn, kTick);
@@ -159,12 +175,16 @@ void TargetRunner::serve(Opened& opened) {
                                    {"state", target_state_name(state)},
                                    {"reason", host.target().reason()}});
       next_report = now;
+      open_again = host.target().is_full() ? now + retry : TimePoint::max();
     }
     if (now < next_report) continue;
     next_report = now + kReportInterval;
     host.report(now);
     publish(host.status(now));
+    // Idle, it owes no answer to anybody.
+    if (!is_ending && now >= open_again && host.is_idle()) return Ending::kOpenAgain;
   }
+  return Ending::kStopped;
 }
 
 void TargetRunner::apply(TargetHost& host, EventQueue::Batch batch) {
@@ -173,7 +193,8 @@ void TargetRunner::apply(TargetHost& host, EventQueue::Batch batch) {
     if (auto* completions = std::get_if<std::vector<disk::SlotCompletion>>(&event)) {
       host.on_completions(std::move(*completions), now);
     } else if (auto* answer = std::get_if<PeerReply>(&event)) {
-      host.on_peer_reply(answer->call_id, std::move(answer->reply));
+      if (answer->opening == openings_)
+        host.on_peer_reply(answer->call_id, std::move(answer->reply));
     } else if (const auto* scrub = std::get_if<ScrubWish>(&event)) {
       host.start_scrub(scrub->request, now);
     } else {
@@ -193,14 +214,19 @@ void TargetRunner::apply(TargetHost& host, EventQueue::Batch batch) {
   }
 }
 
-void TargetRunner::serve_nothing(const absl::Status& reason) {
+TargetRunner::Ending TargetRunner::serve_nothing(const absl::Status& reason,
+                                                 std::chrono::nanoseconds retry) {
+  const bool is_full = reason.code() == absl::StatusCode::kResourceExhausted;
+  const TimePoint open_again = is_full ? Clock::now() + retry : TimePoint::max();
   bool is_ending = false;
   while (!is_ending) {
+    if (Clock::now() >= open_again) return Ending::kOpenAgain;
     EventQueue::Batch batch = queue_->take(kMaxRequestsPerTurn, kTick);
     is_ending = batch.is_last;
     for (const QueuedRequest& request : batch.requests)
       request.done(refusal(ShardResult::kIoError, message_of(reason)));
   }
+  return Ending::kStopped;
 }
 
 }  // namespace millrace::storage::node

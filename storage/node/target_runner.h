@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -36,7 +37,8 @@ struct TargetRunnerOptions {
 using PeerSender = std::function<void(const std::string& target_id, ShardOperation operation,
                                       ShardReplyCallback done)>;
 
-/// A target on a thread of its own.
+/// A target on a thread of its own. One whose disk is full is opened again now and then: its slots
+/// and its index, which takes nothing after a failed commit, then count as they are on the disk.
 class TargetRunner {
  public:
   /// Begins to open the target on its thread. All references outlive the runner.
@@ -61,10 +63,13 @@ class TargetRunner {
   struct Link;
   struct Opened;
 
+  enum class Ending { kStopped, kOpenAgain };
+
   void run();
   absl::StatusOr<std::unique_ptr<Opened>> open();
-  void serve(Opened& opened);
-  void serve_nothing(const absl::Status& reason);
+  void report_opening(const absl::StatusOr<std::unique_ptr<Opened>>& opened);
+  Ending serve(Opened& opened, std::chrono::nanoseconds retry);
+  Ending serve_nothing(const absl::Status& reason, std::chrono::nanoseconds retry);
   void apply(TargetHost& host, EventQueue::Batch batch);
   void publish(TargetStatus status);
 
@@ -75,6 +80,7 @@ class TargetRunner {
   const Logger log_;
   /// Shared with callbacks that may come after the end.
   const std::shared_ptr<EventQueue> queue_;
+  std::uint64_t openings_ = 0;  // of the target's thread
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::optional<absl::Status> opened_;  // guarded by mutex_

@@ -319,6 +319,94 @@ TEST(Target, ARebuildEndsWithADropOfItsBlockAndOfNoOther) {
   }
 }
 
+constexpr index::ShardPlace kOwnPlace = {.group_id = 0,
+                                         .shard_index = 1,
+                                         .data_shards = kTestDataShards,
+                                         .parity_shards = kTestParityShards};
+constexpr index::ShardPlace kOtherPlace = {.group_id = 0,
+                                           .shard_index = 3,
+                                           .data_shards = kTestDataShards,
+                                           .parity_shards = kTestParityShards};
+
+TEST(Target, ASpareKeepsItsShardsAndServesThemInTheirPlaceAgain) {
+  TargetRig rig({});
+  rig.store({.key = 1});
+  rig.target().set_place(std::nullopt);
+  EXPECT_EQ(rig.ask(ReadShard{test_key(1)}).result, ShardResult::kBusy);
+  rig.turn();
+  rig.target().set_place(kOwnPlace);
+  EXPECT_FALSE(rig.target().is_emptying());
+  EXPECT_EQ(rig.ask(ReadShard{test_key(1)}).result, ShardResult::kOk);
+}
+
+TEST(Target, InAnotherPlaceItLetsGoOfEverythingBeforeItServes) {
+  TargetRig rig({.settings = {.slot_grace = std::chrono::milliseconds(0)}});
+  for (std::uint64_t key = 1; key <= 5; ++key) rig.store({.key = key});
+  rig.ask(WriteShard{sealed_shard({.key = 6})});  // stays pending
+  rig.target().set_compared(true);
+  ASSERT_TRUE(rig.ask(QueryKeys{.keys = {test_key(5)}, .lease = seconds(5)}).present.at(0));
+  // One more is on its way when the map changes.
+  rig.target().handle(
+      WriteShard{sealed_shard({.key = 7})}, [](const ShardReply&) {}, rig.now());
+  rig.target().set_place(kOtherPlace);
+  EXPECT_TRUE(rig.target().is_emptying());
+  const ShardReply refused = rig.ask(WriteShard{sealed_shard({.key = 1, .shard_index = 3})});
+  EXPECT_EQ(refused.result, ShardResult::kBusy);
+  EXPECT_NE(refused.message.find("another place"), std::string::npos) << refused.message;
+  EXPECT_EQ(rig.ask(ReadShard{test_key(5)}).result, ShardResult::kBusy);
+  const ShardReply listed = rig.ask(ListShards{.after = {}, .from_start = true});
+  EXPECT_EQ(listed.result, ShardResult::kOk);
+  EXPECT_TRUE(listed.listed.empty() && listed.is_end) << "nothing of this place";
+  for (int i = 0; i < 10; ++i) rig.turn();
+  EXPECT_TRUE(rig.target().is_emptying()) << "one is leased";
+  EXPECT_EQ(rig.index().list(std::nullopt, 10).value().size(), 1U);
+  rig.advance(seconds(6));
+  for (int i = 0; i < 10; ++i) rig.turn();
+  EXPECT_FALSE(rig.target().is_emptying());
+  EXPECT_FALSE(rig.target().is_compared());
+  EXPECT_EQ(rig.target().slots().used_count(), 0U);
+  EXPECT_TRUE(rig.target().pending().empty());
+  EXPECT_EQ(rig.ask(WriteShard{sealed_shard({.key = 1, .shard_index = 3})}).result,
+            ShardResult::kOk);
+}
+
+TEST(Target, GoesOnEmptyingAfterACrashUnlessItsOldPlaceIsItsOwnAgain) {
+  for (const bool is_back : {false, true}) {
+    TargetRig rig({.slots = 2000, .on_rocks = true, .settings = {.queue_depth = 16}});
+    for (std::uint64_t key = 1; key <= 1200; ++key) rig.store({.key = key});
+    rig.target().set_compared(true);
+    rig.target().set_place(kOtherPlace);
+    rig.turn();
+    rig.disk().restart();
+    ASSERT_TRUE(rig.open().ok());  // in its own place
+    const std::size_t left = rig.index().list(std::nullopt, 2000).value().size();
+    EXPECT_EQ(left, 1200U - 1024U);
+    EXPECT_FALSE(rig.target().is_compared()) << "it lacks what has gone already";
+    if (!is_back) rig.target().set_place(kOtherPlace);
+    for (int i = 0; i < 5; ++i) rig.turn();
+    EXPECT_FALSE(rig.target().is_emptying());
+    EXPECT_EQ(rig.index().list(std::nullopt, 2000).value().size(), is_back ? left : 0U);
+    EXPECT_EQ(rig.index().stored_place()->place, is_back ? kOwnPlace : kOtherPlace);
+  }
+}
+
+TEST(Target, WhatIsBeingRebuiltWhenItsPlaceChangesIsNotStored) {
+  TargetRig rig({});
+  ASSERT_TRUE(rig.target().begin_rebuild(test_key(1), 7));
+  rig.target().set_place(index::ShardPlace{.group_id = 5,
+                                           .shard_index = 1,
+                                           .data_shards = kTestDataShards,
+                                           .parity_shards = kTestParityShards});
+  for (int i = 0; i < 4; ++i) rig.turn();
+  ASSERT_FALSE(rig.target().is_emptying());
+  std::optional<ShardResult> stored;
+  rig.target().store_rebuilt(
+      sealed_shard({.key = 1, .generation = 7}), 0,
+      [&](const ShardReply& reply) { stored = reply.result; }, rig.now());
+  EXPECT_EQ(stored, ShardResult::kNotFound);
+  EXPECT_FALSE(rig.is_published(1));
+}
+
 TEST(SlotTable, GivesEverySlotOnceAndRoundWhenFreed) {
   SlotTable slots(130);
   std::vector<bool> seen(130);

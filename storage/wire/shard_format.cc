@@ -12,6 +12,7 @@ namespace {
 
 constexpr std::array<std::byte, 4> kMagic = {std::byte{'M'}, std::byte{'R'}, std::byte{'S'},
                                              std::byte{'H'}};
+constexpr std::size_t kKeyOffset = 32;
 constexpr std::size_t kChecksumOffset = 124;
 constexpr std::size_t kPayloadAlignment = 64;  // what the erasure code is fastest at
 
@@ -94,8 +95,15 @@ void seal_shard(const ShardHeader& header, std::span<std::byte> shard) {
   put(shard, 16, header.block_bytes);
   put(shard, 20, header.depth);
   put(shard, 24, header.generation);
-  std::memcpy(shard.data() + 32, header.key.bytes.data(), header.key.bytes.size());
+  std::memcpy(shard.data() + kKeyOffset, header.key.bytes.data(), header.key.bytes.size());
   put(shard, kChecksumOffset, checksum(shard));
+}
+
+std::optional<BlockKey> peek_key(std::span<const std::byte> bytes) {
+  if (bytes.size() < kShardHeaderBytes) return std::nullopt;
+  BlockKey key;
+  std::memcpy(key.bytes.data(), bytes.data() + kKeyOffset, key.bytes.size());
+  return key;
 }
 
 ShardDefect read_shard(std::span<const std::byte> bytes, ShardHeader& header) {
@@ -112,7 +120,7 @@ ShardDefect read_shard(std::span<const std::byte> bytes, ShardHeader& header) {
   read.block_bytes = get<std::uint32_t>(bytes, 16);
   read.depth = get<std::uint32_t>(bytes, 20);
   read.generation = get<std::uint64_t>(bytes, 24);
-  std::memcpy(read.key.bytes.data(), bytes.data() + 32, read.key.bytes.size());
+  std::memcpy(read.key.bytes.data(), bytes.data() + kKeyOffset, read.key.bytes.size());
   // The checksum is judged before the meaning of the fields, where lengths allow it: a flipped bit
   // in a length is a damaged shard, not one of another layout.
   if (read.payload_bytes > kMaxBlockBytes) return ShardDefect::kLayout;

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "absl/status/statusor.h"
@@ -84,6 +85,10 @@ void seal_shard(const ShardHeader& header, std::span<std::byte> shard);
 /// The header, when bytes begin with a whole shard whose checksum holds (bytes behind it, up to the
 /// end of the slot, are ignored); otherwise the defect. Reads nothing else than `bytes`.
 ShardDefect read_shard(std::span<const std::byte> bytes, ShardHeader& header);
+
+/// The key that the header names, with nothing checked: for refusals that need not wait for the
+/// checksum. nullopt: too short for a header.
+std::optional<BlockKey> peek_key(std::span<const std::byte> bytes);
 
 /// read_shard, and the shard is the one that was asked for. `generation` 0 takes any.
 ShardDefect verify_shard(std::span<const std::byte> bytes, const BlockKey& key,

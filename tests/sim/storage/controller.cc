@@ -1,5 +1,6 @@
 // The owner of the map, by the plans that the controller uses.
 
+#include <algorithm>
 #include <set>
 #include <utility>
 
@@ -103,19 +104,37 @@ void StorageWorld::note_rebuilt(std::size_t node) {
 }
 
 /// Whoever is called up has every block that was stored before its rebuild began, if all of its
-/// group could be asked meanwhile.
+/// group could be asked meanwhile; else it owes what it lacks until all were back.
 void StorageWorld::check_rebuilt(const std::string& target_id, std::uint64_t since) {
   const TimePoint began = rebuilding_since_.at(target_id).second;
   const std::optional<StorageMap::Place> place = map_.place_of(target_id);
-  if (const auto down = last_down_.find(place->group_id);
-      down != last_down_.end() && down->second >= began)
-    return;
+  const auto down = last_down_.find(place->group_id);
+  const bool was_one_away = down != last_down_.end() && down->second >= began;
   for (const auto& [key, generation] : oracle_.expected()) {
     if (group_of(map_, key).id != place->group_id) continue;
     if (*oracle_.find(key, generation)->acknowledged_at >= began) continue;
-    if (!nodes_[target_number(target_id)]->holds(key, generation, place->shard_index))
+    if (nodes_[target_number(target_id)]->holds(key, generation, place->shard_index)) continue;
+    if (was_one_away) {
+      owed_.insert({target_id, key, generation});
+    } else {
       oracle_.fail(str_cat(target_id, " is called up, rebuilt since epoch ", since,
                            ", and lacks block ", key.hex().substr(0, 8)));
+    }
+  }
+}
+
+/// With nobody away any more.
+void StorageWorld::check_owed() {
+  const auto expected = oracle_.expected();
+  for (const auto& [target_id, key, generation] : owed_) {
+    const std::optional<StorageMap::Place> place = map_.place_of(target_id);
+    if (!place || group_of(map_, key).id != place->group_id ||
+        std::find(expected.begin(), expected.end(), std::pair(key, generation)) == expected.end())
+      continue;
+    ++counts_.owed;
+    if (!nodes_[target_number(target_id)]->holds(key, generation, place->shard_index))
+      oracle_.fail(str_cat(target_id, " was called up while others were away, and lacks block ",
+                           key.hex().substr(0, 8), " still"));
   }
 }
 
@@ -136,9 +155,7 @@ void StorageWorld::replace(const std::string& target_id) {
     auto next = replace_target(map_, target_id, spare->id);
     if (!next.ok()) return;
     ++counts_.replacements;
-    take_map(*std::move(next));
-    // Its shards are of a place that it has no more: people empty it before it is used again.
-    return empty_disk(target_number(target_id));
+    return take_map(*std::move(next));
   }
 }
 

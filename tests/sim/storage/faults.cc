@@ -68,10 +68,6 @@ void StorageWorld::wipe_disk(std::size_t node) {
   if (wipes_left_ == 0) return;
   --wipes_left_;
   ++counts_.wipes;
-  empty_disk(node);
-}
-
-void StorageWorld::empty_disk(std::size_t node) {
   if (nodes_[node]->is_running()) nodes_[node]->stop(Loss::kPower);
   nodes_[node]->wipe();
   start_later(node, some_time());

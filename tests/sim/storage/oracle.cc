@@ -134,6 +134,7 @@ void Oracle::on_record_change(const RecordChange& change, TimePoint now) {
     if (is_published && !attempt->is_publication_sent)
       fail(str_cat("target ", change.target, " publishes ", name_of(change.key, after->generation),
                    " unasked"));
+    if (is_published && change.is_damaged) attempt->is_harmed = true;  // before it counted
     const bool is_same_shard = before && before->slot == after->slot && was_published;
     if (is_published && change.is_certain && !is_same_shard && !change.is_damaged) {
       attempt->holders |= bit(change.target);
@@ -146,22 +147,24 @@ void Oracle::on_record_change(const RecordChange& change, TimePoint now) {
     check_let_go(change, *attempt);
 }
 
-void Oracle::check_new_record(const RecordChange& change, const Attempt& attempt) {
+void Oracle::check_new_record(const RecordChange& change, Attempt& attempt) {
   const std::string name =
       str_cat("target ", change.target, ": ", name_of(change.key, change.after->generation));
   if (!change.is_synced) fail(str_cat(name, " is recorded before it is durable"));
   if (change.is_damaged || !change.is_certain) return;
-  const bool is_known = std::any_of(attempt.shards.begin(), attempt.shards.end(),
-                                    [&](const std::vector<std::byte>& shard) {
-                                      return shard.size() == change.after->shard_bytes &&
-                                             is_same(shard, change.content.first(shard.size()));
-                                    });
-  if (!is_known) fail(str_cat(name, " is recorded with wrong bytes"));
+  const auto known = std::find_if(attempt.shards.begin(), attempt.shards.end(),
+                                  [&](const std::vector<std::byte>& shard) {
+                                    return shard.size() == change.after->shard_bytes &&
+                                           is_same(shard, change.content.first(shard.size()));
+                                  });
+  if (known == attempt.shards.end()) return fail(str_cat(name, " is recorded with wrong bytes"));
+  attempt.shard_of[change.target] = static_cast<std::uint8_t>(known - attempt.shards.begin());
 }
 
 void Oracle::check_let_go(const RecordChange& change, Attempt& attempt) {
   const bool is_member = (members_of(change.key) & bit(change.target)) != 0;
-  const bool has_reason = !is_member || attempt.is_evicted || attempt.is_lost || change.may_evict;
+  const bool has_reason = !is_member || attempt.is_evicted || attempt.is_lost || change.may_evict ||
+                          is_displaced(change, attempt);
   if (attempt.is_acknowledged && !has_reason)
     fail(str_cat("target ", change.target, (change.after ? " replaces " : " erases "),
                  name_of(change.key, change.before->generation),
@@ -169,6 +172,14 @@ void Oracle::check_let_go(const RecordChange& change, Attempt& attempt) {
   if (change.may_evict && !change.after) attempt.is_evicted = true;
   let_go(attempt, change.target);
   judge_loss(change.key, attempt);
+}
+
+/// The target has another place by now, in which its shard is of no use.
+bool Oracle::is_displaced(const RecordChange& change, const Attempt& attempt) const {
+  const auto shard = attempt.shard_of.find(change.target);
+  if (!change.place || shard == attempt.shard_of.end()) return false;
+  return change.place->group_id != group_of(map_, change.key).id ||
+         change.place->shard_index != shard->second;
 }
 
 void Oracle::let_go(Attempt& attempt, std::size_t target) {
@@ -228,7 +239,18 @@ void Oracle::on_map(const StorageMap& map) {
 /// Lost is lost: shards that come back with a member may have been given up meanwhile.
 void Oracle::judge_loss(const BlockKey& key, Attempt& attempt) const {
   if (!attempt.is_acknowledged || attempt.is_lost) return;
-  attempt.is_lost = std::popcount(attempt.holders & members_of(key)) < map_.data_shards;
+  attempt.is_lost = std::popcount(members_with_shard(key, attempt)) < map_.data_shards;
+}
+
+TargetMask Oracle::members_with_shard(const BlockKey& key, const Attempt& attempt) const {
+  TargetMask members = 0;
+  const Group& group = group_of(map_, key);
+  for (std::size_t i = 0; i < group.members.size(); ++i) {
+    const std::size_t target = target_number(group.members[i].target_id);
+    const auto shard = attempt.shard_of.find(target);
+    if (shard != attempt.shard_of.end() && shard->second == i) members |= bit(target);
+  }
+  return members & attempt.holders;
 }
 
 TargetMask Oracle::members_of(const BlockKey& key) const {

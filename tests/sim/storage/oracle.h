@@ -34,6 +34,8 @@ struct Attempt {
   bool is_lost = false;     ///< fewer than k members could have it, after what befell them
   bool is_harmed = false;   ///< something befell a shard of it
   TargetMask holders = 0;   ///< have published it, undamaged
+  /// Which shard of it a target has recorded: that of the place it had then.
+  std::map<std::size_t, std::uint8_t> shard_of;
   std::optional<TimePoint> first_published;
   std::optional<TimePoint> acknowledged_at;
 };
@@ -44,8 +46,10 @@ struct RecordChange {
   BlockKey key;
   std::optional<index::ShardRecord> before;
   std::optional<index::ShardRecord> after;
-  bool is_certain = true;                ///< the commit did not fail
-  bool may_evict = false;                ///< of what is the oldest; time or space say so
+  bool is_certain = true;  ///< the commit did not fail
+  bool may_evict = false;  ///< of what is the oldest; time or space say so
+  /// Of the target, by the map that it goes by.
+  std::optional<index::ShardPlace> place = {};
   bool is_leased = false;                ///< the key, to somebody that asked this target
   bool is_synced = true;                 ///< the slot that `after` names
   bool is_damaged = false;               ///< that slot, by the medium
@@ -107,10 +111,12 @@ class Oracle {
   using Name = std::pair<BlockKey, Generation>;
 
   Attempt* edit(const BlockKey& key, Generation generation);
-  void check_new_record(const RecordChange& change, const Attempt& attempt);
+  void check_new_record(const RecordChange& change, Attempt& attempt);
   void check_let_go(const RecordChange& change, Attempt& attempt);
   void let_go(Attempt& attempt, std::size_t target);
   TargetMask members_of(const BlockKey& key) const;
+  TargetMask members_with_shard(const BlockKey& key, const Attempt& attempt) const;
+  bool is_displaced(const RecordChange& change, const Attempt& attempt) const;
   void judge_loss(const BlockKey& key, Attempt& attempt) const;
 
   const std::unique_ptr<const ec::Codec> codec_;

@@ -1,5 +1,6 @@
 #include "tests/sim/storage/simulated_index.h"
 
+#include <map>
 #include <utility>
 
 #include "common/check.h"
@@ -43,6 +44,21 @@ absl::Status SimulatedIndex::store_minute(std::uint32_t minute) {
   return now_->store_minute(minute);
 }
 
+absl::Status SimulatedIndex::store_place(const index::StoredPlace& place) {
+  if (has_failed_) return absl::FailedPreconditionError("a commit has failed before");
+  absl::Status written = disk_.sync_names();
+  has_failed_ = !written.ok();
+  if (written.ok()) {
+    RETURN_IF_ERROR(now_->store_place(place));
+  } else if (random_() % 2 == 0) {
+    return written;
+  }
+  for (const Batch& each : std::exchange(unsynced_, {}))
+    RETURN_IF_ERROR(durable_->commit(each, Durability::kSynced));
+  RETURN_IF_ERROR(durable_->store_place(place));
+  return written;
+}
+
 void SimulatedIndex::reopen(bool after_power_cut) {
   // A process that dies leaves what it wrote to the kernel.
   const std::size_t kept =
@@ -55,18 +71,25 @@ void SimulatedIndex::reopen(bool after_power_cut) {
 }
 
 void SimulatedIndex::tell(const Batch& batch, CommitEnd end) {
+  // A batch may change a key more than once.
+  std::map<BlockKey, std::optional<index::ShardRecord>> changed;
   for (const IndexChange& change : batch) {
     const auto* put = std::get_if<index::PutShard>(&change);
     const BlockKey& key = put != nullptr ? put->entry.key : std::get<index::EraseShard>(change).key;
-    const auto before = now_->find(key);
-    watcher_.on_index_change(key, *before,
-                             put != nullptr ? std::optional(put->entry.record) : std::nullopt, end);
+    const auto earlier = changed.find(key);
+    const std::optional<index::ShardRecord> before =
+        earlier != changed.end() ? earlier->second : *now_->find(key);
+    const std::optional<index::ShardRecord> after =
+        put != nullptr ? std::optional(put->entry.record) : std::nullopt;
+    changed[key] = after;
+    watcher_.on_index_change(key, before, after, end);
   }
 }
 
 void SimulatedIndex::restore_from_durable() {
   std::unique_ptr<index::ShardIndex> restored = index::make_memory_index(identity());
   CHECK(restored->store_minute(durable_->stored_minute()).ok());
+  if (const auto place = durable_->stored_place()) CHECK(restored->store_place(*place).ok());
   CHECK(durable_
             ->for_each([&](const index::ShardEntry& entry) {
               const IndexChange change = index::PutShard{entry};

@@ -59,6 +59,8 @@ class SimulatedIndex final : public index::ShardIndex {
   const index::TargetIdentity& identity() const override { return now_->identity(); }
   std::uint32_t stored_minute() const override { return now_->stored_minute(); }
   absl::Status store_minute(std::uint32_t minute) override;
+  std::optional<index::StoredPlace> stored_place() const override { return now_->stored_place(); }
+  absl::Status store_place(const index::StoredPlace& place) override;
 
  private:
   using Batch = std::vector<index::IndexChange>;

@@ -268,6 +268,7 @@ void SimulatedNode::on_index_change(const BlockKey& key,
                                     const std::optional<index::ShardRecord>& after, CommitEnd end) {
   RecordChange change{.target = number_, .key = key, .before = before, .after = after};
   change.is_certain = end == CommitEnd::kDone;
+  change.place = host_->target().place();
   change.may_evict = before && may_evict(key, *before);
   const auto lease = leases_.find(key);
   change.is_leased = lease != leases_.end() && lease->second > clock();

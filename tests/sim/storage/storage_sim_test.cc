@@ -27,6 +27,7 @@ void add(WorldCounts& sum, const WorldCounts& counts) {
   sum.maps += counts.maps;
   sum.replacements += counts.replacements;
   sum.rebuilds += counts.rebuilds;
+  sum.owed += counts.owed;
 }
 
 /// MILLRACE_SIM_SEED: this seed alone. MILLRACE_SIM_SEEDS: so many, from MILLRACE_SIM_FIRST on.
@@ -56,7 +57,8 @@ TEST(StorageSim, NoReaderIsDeceivedAndNoAcknowledgedBlockForgotten) {
             << " blocks acknowledged, " << sum.evicted << " evicted, " << sum.lost << " lost, "
             << sum.hits << " hits, " << sum.restarts << " restarts, " << sum.wipes
             << " wiped disks, " << sum.replacements << " replacements, " << sum.rebuilds
-            << " rebuilt members, " << sum.maps << " maps\n";
+            << " rebuilt members, " << sum.owed << " shards that came with those who were away, "
+            << sum.maps << " maps\n";
   if (count < kSeeds) return;
   // What this is about has happened often.
   EXPECT_GT(sum.acknowledged, 10 * count);

@@ -120,8 +120,8 @@ bool StorageWorld::is_settled() const {
     const bool is_member = map_.place_of(status.target_id).has_value();
     if (!is_member) continue;
     if (status.pending_shards > 0 || status.repair_backlog > 0 || status.rebuild.is_running ||
-        status.rebuild.backlog > 0 || status.cooling_slots > 0 || !node->host().is_idle() ||
-        status.leases > 0)
+        !status.rebuild.has_seen_all || status.rebuild.backlog > 0 || status.cooling_slots > 0 ||
+        !node->host().is_idle() || status.leases > 0)
       return false;
   }
   for (std::size_t i = 0; i < clients_.size(); ++i)
@@ -160,6 +160,7 @@ void StorageWorld::read_expected() {
 void StorageWorld::check_rest() {
   for (const auto& client : clients_) client->check_leaks();
   for (const auto& fetcher : fetchers_) fetcher->check_leaks();
+  check_owed();
   for (std::size_t i = 0; i < nodes_.size(); ++i) {
     nodes_[i]->show_stored_shards();
     const node::SlotTable& slots = nodes_[i]->host().target().slots();

@@ -4,7 +4,10 @@
 #include <map>
 #include <memory>
 #include <random>
+#include <set>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "storage/map/storage_map.h"
@@ -29,6 +32,7 @@ struct WorldCounts {
   std::uint64_t maps = 0;
   std::uint64_t replacements = 0;
   std::uint64_t rebuilds = 0;  ///< of members
+  std::uint64_t owed = 0;      ///< shards that members got once those were back who had been away
 };
 
 /// A whole storage cluster in one thread on virtual time: nodes, clients with fetchers, a
@@ -84,6 +88,7 @@ class StorageWorld {
   void take_map(StorageMap next);
   void note_rebuilt(std::size_t node);
   void check_rebuilt(const std::string& target_id, std::uint64_t since);
+  void check_owed();
   void mark_dead_nodes();
   void replace(const std::string& target_id);
   void send_map_to_node(std::size_t node);
@@ -94,7 +99,6 @@ class StorageWorld {
   void stop_node(std::size_t node, Loss loss);
   void start_later(std::size_t node, std::chrono::nanoseconds delay);
   void wipe_disk(std::size_t node);
-  void empty_disk(std::size_t node);
   void freeze(std::size_t node);
   void slow_down(std::size_t node);
   void cut_network();
@@ -132,6 +136,8 @@ class StorageWorld {
   std::vector<TimePoint> last_heard_;
   std::map<std::string, std::pair<std::uint64_t, TimePoint>> rebuilding_since_;  // epoch
   std::map<std::uint32_t, TimePoint> last_down_;                                 // by group
+  /// What targets that were called up lacked, because who had it was away.
+  std::set<std::tuple<std::string, BlockKey, Generation>> owed_;
   std::vector<Partition> partitions_;
   double drop_fraction_ = 0;
   int wipes_left_ = 0;
