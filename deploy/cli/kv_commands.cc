@@ -31,6 +31,7 @@ namespace millrace::deploy::cli {
 namespace {
 
 using storage::BlockKey;
+using storage::client::StoreClient;
 using storage::store::ReadResult;
 using storage::store::WriteOutcome;
 using Clock = std::chrono::steady_clock;
@@ -88,7 +89,7 @@ absl::StatusOr<CheckResult> check(const KvCheckOptions& options) {
   ASSIGN_OR_RETURN(const std::string controller, controller_of(options.server));
   AdminClient admin(controller);
   ASSIGN_OR_RETURN(const std::vector<BlockKey> keys, keys_of(options, admin));
-  ASSIGN_OR_RETURN(const std::unique_ptr<StoreClient> client, StoreClient::open(controller));
+  ASSIGN_OR_RETURN(const std::unique_ptr<StoreClient> client, open_store(controller));
   return run_check(client->blocks(), keys);
 }
 
@@ -287,8 +288,8 @@ Json counters_json(const storage::store::StoreCounters& counters) {
 
 absl::StatusOr<bool> bench(const KvBenchOptions& options, const Terminal& terminal) {
   ASSIGN_OR_RETURN(const std::string controller, controller_of(options.server));
-  ASSIGN_OR_RETURN(const std::unique_ptr<StoreClient> client, StoreClient::open(controller));
-  const std::size_t block_bytes = client->map().block_bytes;
+  ASSIGN_OR_RETURN(const std::unique_ptr<StoreClient> client, open_store(controller));
+  const std::size_t block_bytes = client->map()->block_bytes;
   std::random_device random;
   const std::uint64_t seed =
       options.seed != 0 ? options.seed : (std::uint64_t{random()} << 32) | random();

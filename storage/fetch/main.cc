@@ -7,7 +7,6 @@
 #include <chrono>
 #include <iostream>
 #include <memory>
-#include <optional>
 #include <random>
 #include <string>
 #include <utility>
@@ -19,12 +18,9 @@
 #include "common/process/shutdown_signal.h"
 #include "common/status_macros.h"
 #include "common/str_cat.h"
+#include "storage/client/store_client.h"
 #include "storage/fetch/fetch_server.h"
 #include "storage/fetch/store_block_io.h"
-#include "storage/link/map_poller.h"
-#include "storage/map/map_cell.h"
-#include "storage/store/block_store.h"
-#include "storage/store/grpc_transport.h"
 
 namespace millrace::storage::fetch {
 namespace {
@@ -105,10 +101,10 @@ std::uint64_t random_bits() {
 }
 
 /// The size of blocks, from the map if it was not given. Waits for the first map, or for the end.
-absl::StatusOr<std::uint32_t> block_size(const Options& options, const MapCell& cell,
+absl::StatusOr<std::uint32_t> block_size(const Options& options, const client::StoreClient& store,
                                          const ShutdownSignal& shutdown) {
   if (options.block_bytes != 0) return options.block_bytes;
-  while (cell.current() == nullptr) {
+  while (store.map() == nullptr) {
     if (options.controller.empty()) {
       return absl::NotFoundError(str_cat("there is no storage map in ", options.map_path,
                                          ", and no --controller to ask for one"));
@@ -117,7 +113,7 @@ absl::StatusOr<std::uint32_t> block_size(const Options& options, const MapCell& 
       return absl::CancelledError("stopped before the controller gave a storage map");
     }
   }
-  return cell.current()->block_bytes;
+  return store.map()->block_bytes;
 }
 
 absl::Status write_ready_file(const Options& options, const MetricsServer& metrics) {
@@ -144,23 +140,14 @@ absl::Status run(const Options& options, const Logger& log) {
     return absl::InvalidArgumentError("--map or --controller is needed to find the storage nodes");
   }
   ASSIGN_OR_RETURN(const ShutdownSignal shutdown, ShutdownSignal::install());
-  ASSIGN_OR_RETURN(const std::unique_ptr<MapCell> cell, MapCell::open(options.map_path));
-  std::unique_ptr<link::MapPoller> poller;
-  if (!options.controller.empty()) {
-    poller = std::make_unique<link::MapPoller>(
-        link::MapPollerOptions{.controller_url = options.controller}, *cell, log);
-  }
-  ASSIGN_OR_RETURN(const std::uint32_t block_bytes, block_size(options, *cell, shutdown));
-
   Registry registry;
-  const std::unique_ptr<ShardTransport> transport = store::make_grpc_transport();
-  store::BlockStoreOptions store_options;
-  store_options.seed = random_bits();
-  store_options.registry = &registry;
-  if (poller != nullptr) store_options.fetch_map = [&](std::uint64_t) { poller->refresh(); };
-  auto blocks = std::make_unique<store::BlockStore>(store_options, *transport, *cell);
-  store::BlockStore* const store = blocks.get();  // the server's, which outlives the listener
-  auto io = std::make_unique<StoreBlockIo>(std::move(blocks));
+  ASSIGN_OR_RETURN(std::unique_ptr<client::StoreClient> store,
+                   client::StoreClient::open({.controller_url = options.controller,
+                                              .map_path = options.map_path,
+                                              .registry = &registry},
+                                             log));
+  ASSIGN_OR_RETURN(const std::uint32_t block_bytes, block_size(options, *store, shutdown));
+  auto io = std::make_unique<StoreBlockIo>(std::move(store));
 
   FetchServerConfig config;
   config.listen_address = options.listen;
@@ -178,8 +165,6 @@ absl::Status run(const Options& options, const Logger& log) {
   config.limits.max_reads_in_flight = options.reads_in_flight;
   ASSIGN_OR_RETURN(const std::unique_ptr<FetchServer> server,
                    FetchServer::start(config, std::move(io), registry, log));
-  std::optional<link::MapListener> listener;
-  if (poller != nullptr) listener.emplace(*poller, [store] { store->map_changed(); });
   ASSIGN_OR_RETURN(const std::unique_ptr<MetricsServer> metrics,
                    MetricsServer::start(options.metrics, registry));
   RETURN_IF_ERROR(write_ready_file(options, *metrics));

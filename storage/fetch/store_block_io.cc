@@ -59,13 +59,14 @@ StoreEnd store_end_of(store::WriteOutcome outcome) {
 
 void StoreBlockIo::read(const BlockKey& key, std::span<std::byte> landing,
                         std::chrono::milliseconds timeout, ReadDone done) {
-  store_->read(key, landing, timeout, [done = std::move(done)](const store::ReadResult& result) {
-    done(fetch_end_of(result.miss));
-  });
+  store_->blocks().read(key, landing, timeout,
+                        [done = std::move(done)](const store::ReadResult& result) {
+                          done(fetch_end_of(result.miss));
+                        });
 }
 
 void StoreBlockIo::store(NewBlock block, std::chrono::milliseconds timeout, StoreDone done) {
-  store_->write(
+  store_->blocks().write(
       {.key = block.key, .bytes = std::move(block.bytes), .depth = block.depth, .ttl = block.ttl},
       timeout,
       [done = std::move(done)](store::WriteOutcome outcome) { done(store_end_of(outcome)); });
