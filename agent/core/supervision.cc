@@ -216,6 +216,7 @@ std::vector<ProcessReport> Supervision::report() const {
       report.metrics_address = slot.ready.metrics_address;
       report.model_id = slot.ready.model_id;
       report.artifact_digest_hex = slot.ready.artifact_digest_hex;
+      report.directory_address = slot.ready.directory_address;
     }
     reports.push_back(std::move(report));
   }

@@ -76,9 +76,11 @@ TEST(Supervision, StartsWhatIsAssignedAndReportsIt) {
                                     .address = "h:1",
                                     .metrics_address = "h:2",
                                     .model_id = "nano",
-                                    .artifact_digest_hex = "ab"}},
+                                    .artifact_digest_hex = "ab",
+                                    .directory_address = "h:3"}},
                        kStart + 1s);
   const ProcessReport report = only_report(supervision);
+  EXPECT_EQ(report.directory_address, "h:3");
   EXPECT_EQ(report.state, ProcessState::kReady);
   EXPECT_EQ(report.role, ProcessRole::kDecode);
   EXPECT_EQ(report.incarnation, 8u);

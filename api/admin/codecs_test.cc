@@ -27,6 +27,7 @@ ProcessReport sample_report() {
   report.metrics_address = "127.0.0.1:9002";
   report.model_id = "nano";
   report.artifact_digest_hex = "00ff";
+  report.directory_address = "127.0.0.1:3";
   report.restarts = 2;
   report.last_error = "exit code 1: tensor \"x\" is missing";
   return report;
@@ -101,6 +102,7 @@ RoutingView sample_view() {
                           WorkerState::kReady, 4, "127.0.0.1:1"});
   view.workers.push_back(
       {"prefill-0", "prefill-0", "n1", "h1", WorkerRole::kPrefill, WorkerState::kStarting, 1, ""});
+  view.entrypoints = {{"entrypoint-0", 3, "127.0.0.1:5"}, {"entrypoint-1", 2, "127.0.0.1:6"}};
   return view;
 }
 
@@ -196,7 +198,8 @@ std::vector<Codec> codecs() {
                            .address = "127.0.0.1:1",
                            .metrics_address = "127.0.0.1:2",
                            .model_id = "nano",
-                           .artifact_digest_hex = "ab"};
+                           .artifact_digest_hex = "ab",
+                           .directory_address = "127.0.0.1:3"};
   const EventList events = {.oldest_id = 3,
                             .events = {{3, 1700000000000, "node_joined", "n0", "agent at x"}}};
   return {codec("join", to_json(join), &parse_node_join),
@@ -355,6 +358,9 @@ TEST(AdminCodecs, AViewOutOfOrderIsRefused) {
   std::swap(view.workers[0], view.workers[1]);
   EXPECT_FALSE(parse_routing_view(to_json(view)).ok());
   view.workers[0] = view.workers[1];
+  EXPECT_FALSE(parse_routing_view(to_json(view)).ok());
+  view = sample_view();
+  std::swap(view.entrypoints[0], view.entrypoints[1]);
   EXPECT_FALSE(parse_routing_view(to_json(view)).ok());
 }
 

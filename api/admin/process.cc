@@ -63,6 +63,7 @@ Json report_json(const ProcessReport& report) {
   json["metrics_address"] = report.metrics_address;
   json["model_id"] = report.model_id;
   json["artifact_digest"] = report.artifact_digest_hex;
+  json["directory_address"] = report.directory_address;
   json["restarts"] = report.restarts;
   json["last_error"] = report.last_error;
   return json;
@@ -80,6 +81,7 @@ absl::StatusOr<ProcessReport> read_report(const Json& value, std::string path) {
   reader.optional("metrics_address", report.metrics_address);
   reader.optional("model_id", report.model_id);
   reader.optional("artifact_digest", report.artifact_digest_hex);
+  reader.optional("directory_address", report.directory_address);
   reader.optional("restarts", report.restarts);
   reader.optional("last_error", report.last_error);
   if (report.worker_id.empty()) {
@@ -147,6 +149,7 @@ std::string to_json(const ReadyFile& ready) {
   if (!ready.metrics_address.empty()) json["metrics_address"] = ready.metrics_address;
   if (!ready.model_id.empty()) json["model_id"] = ready.model_id;
   if (!ready.artifact_digest_hex.empty()) json["artifact_digest"] = ready.artifact_digest_hex;
+  if (!ready.directory_address.empty()) json["directory_address"] = ready.directory_address;
   return dump_json(json);
 }
 
@@ -159,6 +162,7 @@ absl::StatusOr<ReadyFile> parse_ready_file(std::string_view text) {
   reader.optional("metrics_address", ready.metrics_address);
   reader.optional("model_id", ready.model_id);
   reader.optional("artifact_digest", ready.artifact_digest_hex);
+  reader.optional("directory_address", ready.directory_address);
   RETURN_IF_ERROR(reader.finish());
   return ready;
 }

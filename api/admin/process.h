@@ -71,6 +71,7 @@ struct ProcessReport {
   std::string metrics_address;      ///< as above
   std::string model_id;             ///< as the process itself reports it; empty until ready
   std::string artifact_digest_hex;  ///< as above
+  std::string directory_address;    ///< entrypoints only: host:port of its window directory
   std::uint64_t restarts = 0;       ///< by this agent, since it began to supervise this id
   std::string last_error;           ///< how the last run ended; empty when none ended badly
   bool operator==(const ProcessReport&) const = default;
@@ -83,6 +84,7 @@ struct ReadyFile {
   std::string metrics_address;      ///< may be empty
   std::string model_id;             ///< may be empty
   std::string artifact_digest_hex;  ///< may be empty
+  std::string directory_address;    ///< may be empty
 };
 
 std::string to_json(const ReadyFile& ready);

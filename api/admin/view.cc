@@ -13,6 +13,7 @@ namespace {
 constexpr std::array<std::string_view, 2> kRoleNames = {"prefill", "decode"};
 constexpr std::array<std::string_view, 3> kStateNames = {"starting", "ready", "draining"};
 constexpr std::size_t kMaxViewWorkers = std::size_t{1} << 16;
+constexpr std::size_t kMaxViewEntrypoints = std::size_t{1} << 12;
 
 Json worker_json(const ViewWorker& worker) {
   Json json;
@@ -45,11 +46,38 @@ absl::StatusOr<ViewWorker> read_worker(const Json& value, std::string path) {
   return worker;
 }
 
+Json entrypoint_json(const ViewEntrypoint& entrypoint) {
+  Json json;
+  json["entrypoint_id"] = entrypoint.entrypoint_id;
+  json["incarnation"] = entrypoint.incarnation;
+  json["directory_address"] = entrypoint.directory_address;
+  return json;
+}
+
+absl::StatusOr<ViewEntrypoint> read_entrypoint(const Json& value, std::string path) {
+  ViewEntrypoint entrypoint;
+  ObjectReader reader(value, std::move(path));
+  reader.required("entrypoint_id", entrypoint.entrypoint_id);
+  reader.required("incarnation", entrypoint.incarnation);
+  reader.required("directory_address", entrypoint.directory_address);
+  if (entrypoint.directory_address.empty()) {
+    reader.fail("directory_address", absl::InvalidArgumentError("must not be empty"));
+  }
+  RETURN_IF_ERROR(reader.finish());
+  return entrypoint;
+}
+
 absl::Status check_order(const RoutingView& view) {
   for (std::size_t index = 1; index < view.workers.size(); ++index) {
     if (view.workers[index - 1].worker_id >= view.workers[index].worker_id) {
       return absl::InvalidArgumentError(
           str_cat("\"workers[", index, "].worker_id\" must come after the one before it"));
+    }
+  }
+  for (std::size_t index = 1; index < view.entrypoints.size(); ++index) {
+    if (view.entrypoints[index - 1].entrypoint_id >= view.entrypoints[index].entrypoint_id) {
+      return absl::InvalidArgumentError(
+          str_cat("\"entrypoints[", index, "].entrypoint_id\" must come after the one before it"));
     }
   }
   return absl::OkStatus();
@@ -87,6 +115,9 @@ std::string to_json(const RoutingView& view) {
   json["model_id"] = view.model_id;
   json["artifact_digest"] = view.artifact_digest_hex;
   json["workers"] = std::move(workers);
+  Json entrypoints = Json::array();
+  for (const ViewEntrypoint& one : view.entrypoints) entrypoints.push_back(entrypoint_json(one));
+  json["entrypoints"] = std::move(entrypoints);
   return dump_json(json);
 }
 
@@ -99,6 +130,10 @@ absl::StatusOr<RoutingView> parse_routing_view(std::string_view text) {
   reader.required("model_id", view.model_id);
   reader.required("artifact_digest", view.artifact_digest_hex);
   reader.required_list("workers", kMaxViewWorkers, &read_worker, view.workers);
+  // A view that an earlier controller stored has none.
+  if (reader.has("entrypoints")) {
+    reader.required_list("entrypoints", kMaxViewEntrypoints, &read_entrypoint, view.entrypoints);
+  }
   RETURN_IF_ERROR(reader.finish());
   RETURN_IF_ERROR(check_order(view));
   return view;

@@ -32,6 +32,14 @@ struct ViewWorker {
   std::string address;            ///< host:port of its gRPC services; empty while starting
 };
 
+/// An entrypoint that is ready, as the others see it.
+struct ViewEntrypoint {
+  std::string entrypoint_id;
+  std::uint64_t incarnation = 0;
+  std::string directory_address;  ///< host:port of its shard of the window directory
+  bool operator==(const ViewEntrypoint&) const = default;
+};
+
 /// What the controller publishes for entrypoints: who serves what. Immutable; a newer one replaces
 /// it.
 struct RoutingView {
@@ -39,7 +47,8 @@ struct RoutingView {
   std::uint64_t epoch = 0;
   std::string model_id;
   std::string artifact_digest_hex;
-  std::vector<ViewWorker> workers;  ///< ordered by worker_id
+  std::vector<ViewWorker> workers;          ///< ordered by worker_id
+  std::vector<ViewEntrypoint> entrypoints;  ///< ordered by entrypoint_id
 };
 
 std::string to_json(const RoutingView& view);

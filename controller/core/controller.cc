@@ -70,6 +70,16 @@ std::vector<view::PlacedWorker> engine_workers(const std::vector<Placement>& pla
   return placed;
 }
 
+std::vector<view::PlacedEntrypoint> placed_entrypoints(const std::vector<Placement>& placements) {
+  std::vector<view::PlacedEntrypoint> placed;
+  for (const Placement& placement : placements) {
+    if (placement.role != ProcessRole::kEntrypoint) continue;
+    if (placement.phase != PlacementPhase::kActive) continue;
+    placed.push_back({placement.worker_id, placement.node_id});
+  }
+  return placed;
+}
+
 /// Whether some node is to run something else than before.
 bool is_same_assignment(const std::vector<Placement>& a, const std::vector<Placement>& b) {
   return std::equal(
@@ -292,6 +302,7 @@ void Controller::rebuild_view(TimePoint now) {
   const view::ViewInputs inputs{.epoch = state_.epoch,
                                 .model_id = state_.desired ? state_.desired->model_id : "",
                                 .placed = engine_workers(state_.placements),
+                                .entrypoints = placed_entrypoints(state_.placements),
                                 .nodes = membership_.nodes(),
                                 .previous = state_.view,
                                 .keep_unheard = is_window_open(now)};

@@ -12,6 +12,7 @@ namespace {
 using api::admin::ProcessReport;
 using api::admin::ProcessState;
 using api::admin::RoutingView;
+using api::admin::ViewEntrypoint;
 using api::admin::ViewWorker;
 using api::admin::WorkerState;
 using membership::NodeRecord;
@@ -83,6 +84,31 @@ std::vector<Candidate> running_workers(const ViewInputs& inputs) {
   return candidates;
 }
 
+/// Those that run on nodes that are alive, and of nodes not heard yet those that were there before.
+std::vector<ViewEntrypoint> ready_entrypoints(const ViewInputs& inputs) {
+  std::vector<ViewEntrypoint> found;
+  for (const PlacedEntrypoint& placed : inputs.entrypoints) {
+    const auto node = inputs.nodes.find(placed.node_id);
+    const bool is_heard = node != inputs.nodes.end() && node->second.has_reported;
+    if (!is_heard) {
+      for (const ViewEntrypoint& before : inputs.previous.entrypoints) {
+        const bool is_kept = inputs.keep_unheard && before.entrypoint_id == placed.entrypoint_id;
+        if (is_kept) found.push_back(before);
+      }
+      continue;
+    }
+    const ProcessReport* report =
+        node->second.is_alive ? find_report(node->second, placed.entrypoint_id) : nullptr;
+    if (report == nullptr || report->state != ProcessState::kReady) continue;
+    if (report->directory_address.empty()) continue;
+    found.push_back({placed.entrypoint_id, report->incarnation, report->directory_address});
+  }
+  std::sort(found.begin(), found.end(), [](const ViewEntrypoint& a, const ViewEntrypoint& b) {
+    return a.entrypoint_id < b.entrypoint_id;
+  });
+  return found;
+}
+
 bool has_started(const Candidate& candidate) {
   return candidate.worker.state != WorkerState::kStarting;
 }
@@ -136,6 +162,7 @@ BuiltView build_view(const ViewInputs& inputs) {
       built.left_out.push_back({candidate.worker.worker_id, reason});
     }
   }
+  view.entrypoints = ready_entrypoints(inputs);
   return built;
 }
 
@@ -146,7 +173,7 @@ bool is_same_content(const RoutingView& a, const RoutingView& b) {
            x.incarnation == y.incarnation && x.address == y.address;
   };
   return a.epoch == b.epoch && a.model_id == b.model_id &&
-         a.artifact_digest_hex == b.artifact_digest_hex &&
+         a.artifact_digest_hex == b.artifact_digest_hex && a.entrypoints == b.entrypoints &&
          std::equal(a.workers.begin(), a.workers.end(), b.workers.begin(), b.workers.end(),
                     is_same_worker);
 }

@@ -18,10 +18,16 @@ struct PlacedWorker {
   bool is_leaving = false;  ///< it is being removed: nothing new should go there
 };
 
+struct PlacedEntrypoint {
+  std::string entrypoint_id;
+  std::string node_id;
+};
+
 struct ViewInputs {
   std::uint64_t epoch = 0;
   std::string model_id;  ///< the desired one; empty = none was ever wanted
   std::vector<PlacedWorker> placed;
+  std::vector<PlacedEntrypoint> entrypoints;
   const std::map<std::string, membership::NodeRecord, std::less<>>& nodes;
   const api::admin::RoutingView& previous;
   /// Soon after a start the controller has not heard every agent yet: workers of the silent nodes
@@ -43,7 +49,7 @@ struct BuiltView {
 
 /// What entrypoints should see: placed workers that run on nodes that are alive. A ready worker
 /// whose model or artifact digest is another than the others' is left out: its KV and its tokens
-/// would not be theirs. Pure.
+/// would not be theirs. Entrypoints are listed while they are ready. Pure.
 BuiltView build_view(const ViewInputs& inputs);
 
 /// Whether two views say the same, versions aside.

@@ -44,6 +44,7 @@ BuiltView build(const Nodes& nodes, std::vector<PlacedWorker> placed,
   return build_view({.epoch = 5,
                      .model_id = "nano",
                      .placed = std::move(placed),
+                     .entrypoints = {},
                      .nodes = nodes,
                      .previous = previous,
                      .keep_unheard = keep_unheard});
@@ -101,6 +102,38 @@ TEST(View, AWorkerBeingRemovedIsDrainingAtOnce) {
   const Nodes nodes = {{"n0", alive_node("n0", {ready_report("decode-0")})}};
   const BuiltView built = build(nodes, {{"decode-0", "n0", WorkerRole::kDecode, true}});
   EXPECT_EQ(find(built.view, "decode-0")->state, WorkerState::kDraining);
+}
+
+TEST(View, ListsEntrypointsThatAreReadyWithTheirDirectories) {
+  ProcessReport ready = ready_report("entrypoint-0");
+  ready.directory_address = "127.0.0.1:8";
+  ProcessReport starting = ready_report("entrypoint-1");
+  starting.state = ProcessState::kStarting;
+  Nodes nodes = {{"n0", alive_node("n0", {ready})}, {"n1", alive_node("n1", {starting})}};
+  const std::vector<PlacedEntrypoint> placed = {{"entrypoint-1", "n1"}, {"entrypoint-0", "n0"}};
+  RoutingView previous;
+  const auto listed = [&](bool keep_unheard) {
+    return build_view({.epoch = 5,
+                       .model_id = "nano",
+                       .placed = {},
+                       .entrypoints = placed,
+                       .nodes = nodes,
+                       .previous = previous,
+                       .keep_unheard = keep_unheard})
+        .view;
+  };
+  const RoutingView view = listed(false);
+  ASSERT_EQ(view.entrypoints.size(), 1U);
+  EXPECT_EQ(view.entrypoints[0], (api::admin::ViewEntrypoint{"entrypoint-0", 3, "127.0.0.1:8"}));
+  EXPECT_FALSE(is_same_content(view, previous));
+  // A controller that starts anew keeps those whose node it has not heard.
+  previous = view;
+  nodes.clear();
+  EXPECT_EQ(listed(true).entrypoints, view.entrypoints);
+  EXPECT_TRUE(listed(false).entrypoints.empty());
+  nodes = {{"n0", alive_node("n0", {ready})}};
+  nodes.at("n0").is_alive = false;
+  EXPECT_TRUE(listed(true).entrypoints.empty());
 }
 
 TEST(View, LeavesOutDeadNodesUnplacedWorkersAndReportsFromOtherNodes) {
