@@ -246,6 +246,8 @@ absl::StatusOr<PreparedRequest> prepare_chat(std::string_view body, const Deploy
                            request.conversation, request.sampling);
   PreparedRequest prepared;
   prepared.prompt_field = "messages";
+  prepared.user_id = std::move(request.user_id);
+  prepared.has_tools = !request.conversation.tools.empty();
   ASSIGN_OR_RETURN(const RenderedPrompt prompt, render(request.conversation, deployment.render));
   ASSIGN_OR_RETURN(prepared.prompt,
                    encode_prompt(prompt.segments, *deployment.tokenizer, deployment.encode_pool));

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <string>
 #include <string_view>
 
 #include "absl/status/statusor.h"
@@ -16,6 +17,7 @@ struct ChatRequest {
   Sampling sampling;
   StreamOptions stream;
   bool return_token_ids = false;  ///< of prompt and answer, as vLLM does
+  std::string user_id;            ///< `user`: whom the caller serves
 };
 
 /// Decodes and validates a body. Known fields with unknown values are refused by name, unknown

@@ -177,6 +177,7 @@ absl::StatusOr<PreparedRequest> prepare_completion(std::string_view body,
     prepared.further_prompts.push_back(take(request.prompts[i].ids));
   }
   prepared.prompt_field = "prompt";
+  prepared.user_id = request.user_id;
   prepared.sampling = request.sampling;
   prepared.parsing.stops = request.sampling.stop;
   prepared.parsing.keeps_stop = request.sampling.keeps_stop;

@@ -165,6 +165,8 @@ absl::StatusOr<CompletionRequest> parse_completion_request(std::string_view body
   request.echo_ids = echo_ids.value_or(return_ids.value_or(false));
   ASSIGN_OR_RETURN(request.prompts, read_prompts(fields, deployment));
   RETURN_IF_ERROR(check_counts(fields, request));
+  ASSIGN_OR_RETURN(const auto user, fields.string("user"));
+  request.user_id = user.value_or("");
   if (request.sampling.return_logprobs && !request.prompts.front().echo.empty()) {
     return field_error("echo", "`echo` goes without `logprobs`: those of a prompt are not computed",
                        "unsupported_parameter");

@@ -30,6 +30,7 @@ struct CompletionRequest {
   Sampling sampling;
   StreamOptions stream;
   bool echo_ids = false;
+  std::string user_id;  ///< `user`: whom the caller serves
 };
 
 /// Decodes and validates a body.

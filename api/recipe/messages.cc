@@ -50,12 +50,15 @@ class MessagesEncoder final : public ResponseEncoder {
         thinking_(thinking),
         prompt_tokens_(static_cast<std::uint32_t>(prompt_tokens)) {}
 
+  void set_cached_tokens(std::uint32_t tokens) override { cached_tokens_ = tokens; }
+
   std::string begin() override {
     Json message = head();
     message["content"] = Json::array();
     message["stop_reason"] = nullptr;
     message["stop_sequence"] = nullptr;
-    message["usage"] = messages_usage({.prompt_tokens = prompt_tokens_});
+    message["usage"] =
+        messages_usage({.prompt_tokens = prompt_tokens_, .cached_tokens = cached_tokens_});
     Json event = typed("message_start");
     event["message"] = std::move(message);
     std::string events = named_event(event);
@@ -222,6 +225,7 @@ class MessagesEncoder final : public ResponseEncoder {
   const std::string id_;
   const Thinking thinking_;
   const std::uint32_t prompt_tokens_;
+  std::uint32_t cached_tokens_ = 0;
   Block open_ = Block::kNone;
   int index_ = -1;  // of the block that was opened last
   int calls_ = 0;
@@ -272,6 +276,8 @@ absl::StatusOr<PreparedRequest> prepare_messages(std::string_view body,
                            request.conversation, request.sampling);
   PreparedRequest prepared;
   prepared.prompt_field = "messages";
+  prepared.user_id = std::move(request.user_id);
+  prepared.has_tools = !request.conversation.tools.empty();
   ASSIGN_OR_RETURN(const RenderedPrompt prompt, render(request.conversation, deployment.render));
   ASSIGN_OR_RETURN(prepared.prompt,
                    encode_prompt(prompt.segments, *deployment.tokenizer, deployment.encode_pool));

@@ -82,6 +82,14 @@ absl::Status read_stops(const Fields& body, Sampling& sampling) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::string> read_user_id(const Fields& body) {
+  RETURN_IF_ERROR(body.require_object("metadata"));
+  const Json* metadata = body.find("metadata");
+  if (metadata == nullptr) return std::string();
+  ASSIGN_OR_RETURN(const auto user_id, Fields(*metadata, "metadata").string("user_id"));
+  return user_id.value_or("");
+}
+
 absl::Status read_messages_sampling(const Fields& body, MaxTokens max_tokens, Sampling& sampling) {
   ASSIGN_OR_RETURN(const auto limit, body.integer("max_tokens", 1, kMaxCount));
   if (limit) sampling.max_tokens = static_cast<std::uint32_t>(*limit);
@@ -119,7 +127,7 @@ absl::StatusOr<MessagesRequest> parse_messages_request(std::string_view body,
   RETURN_IF_ERROR(settle_forced_choice(source, request.conversation));
   ASSIGN_OR_RETURN(const auto stream, fields.boolean("stream"));
   request.is_streamed = stream.value_or(false);
-  RETURN_IF_ERROR(fields.require_object("metadata"));
+  ASSIGN_OR_RETURN(request.user_id, read_user_id(fields));
   return request;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <string>
 #include <string_view>
 
 #include "absl/status/statusor.h"
@@ -15,6 +16,7 @@ struct MessagesRequest {
   ParallelCalls parallel_calls = ParallelCalls::kAllowed;
   Sampling sampling;
   bool is_streamed = false;
+  std::string user_id;  ///< `metadata.user_id`: whom the caller serves
 };
 
 /// Whether a body must say how long the answer may become: not when its tokens are only counted.

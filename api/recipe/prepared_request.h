@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -25,6 +26,8 @@ class ResponseEncoder {
  public:
   virtual ~ResponseEncoder() = default;
 
+  /// Before begin(), as far as it is known then: prompt tokens that nobody had to compute.
+  virtual void set_cached_tokens(std::uint32_t /*tokens*/) {}
   virtual std::string begin() = 0;
   virtual std::string delta(const OutputDelta& delta) = 0;
   /// Protocols with a single choice never see it.
@@ -49,6 +52,8 @@ struct PreparedRequest {
   std::string_view prompt_field;  ///< the field to name when the prompt is too long
   Sampling sampling;
   ParseOptions parsing;
+  std::string user_id;     ///< whom the caller serves, as the protocol tells; empty: not told
+  bool has_tools = false;  ///< the model may call something: an agent's request, more likely
   bool is_streamed = false;
   std::unique_ptr<ResponseEncoder> encoder;
 

@@ -28,6 +28,7 @@ std::string type_of(absl::StatusCode code) {
     case absl::StatusCode::kInvalidArgument:
     case absl::StatusCode::kOutOfRange:
     case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kUnauthenticated:
     case absl::StatusCode::kFailedPrecondition:
     case absl::StatusCode::kUnimplemented:
       return "invalid_request_error";
@@ -63,6 +64,10 @@ absl::Status unknown_model_error(std::string_view model, std::string_view served
 absl::Status not_found_error(std::string_view param, std::string_view message,
                              std::string_view code) {
   return with_details(absl::NotFoundError(to_absl(message)), param, code);
+}
+
+absl::Status authentication_error(std::string_view message, std::string_view code) {
+  return with_details(absl::UnauthenticatedError(to_absl(message)), "", code);
 }
 
 ErrorDetails error_details(const absl::Status& status) {

@@ -32,6 +32,9 @@ absl::Status unknown_model_error(std::string_view model, std::string_view served
 absl::Status not_found_error(std::string_view param, std::string_view message,
                              std::string_view code);
 
+/// A kUnauthenticated: the request does not say who sends it, or not truly. `code` may be empty.
+absl::Status authentication_error(std::string_view message, std::string_view code);
+
 ErrorDetails error_details(const absl::Status& status);
 
 /// OpenAI's form: {"error":{"message","type","param","code"}}

@@ -32,6 +32,8 @@ absl::StatusOr<PreparedResponse> prepare_response(std::string_view body,
   ASSIGN_OR_RETURN(const RenderedPrompt prompt, render(request.conversation, deployment.render));
   PreparedRequest& engine = prepared.request;
   engine.prompt_field = "input";
+  engine.user_id = std::move(request.user_id);
+  engine.has_tools = !request.conversation.tools.empty();
   ASSIGN_OR_RETURN(engine.prompt,
                    encode_prompt(prompt.segments, *deployment.tokenizer, deployment.encode_pool));
   engine.parsing =

@@ -196,12 +196,16 @@ absl::Status check_metadata(const Fields& body) {
                                          " and strings of ", kMaxMetadataValueBytes, " bytes"));
 }
 
-/// Fields that change nothing here: they are checked, and repeated by the response.
-absl::Status check_carried(const Fields& body) {
+/// Fields that change nothing here, but for whom the caller serves: they are checked, and repeated
+/// by the response.
+absl::Status read_carried(const Fields& body, ResponsesRequest& request) {
   RETURN_IF_ERROR(body.refuse({"conversation", "prompt", "context_management"}));
   for (const std::string_view name : {"user", "prompt_cache_key", "safety_identifier"}) {
     RETURN_IF_ERROR(check_label(body, name));
   }
+  ASSIGN_OR_RETURN(const auto user, body.string("user"));
+  ASSIGN_OR_RETURN(const auto safety_identifier, body.string("safety_identifier"));
+  request.user_id = safety_identifier.value_or(user.value_or(""));
   RETURN_IF_ERROR(check_metadata(body));
   RETURN_IF_ERROR(
       read_word(body, "service_tier", {"auto", "default", "flex", "scale", "priority"}).status());
@@ -282,7 +286,7 @@ absl::StatusOr<ResponsesRequest> parse_responses_request(const ResponsesBody& bo
   const Fields fields(json, "");
   ResponsesRequest request;
   RETURN_IF_ERROR(check_model(fields, deployment.names()));
-  RETURN_IF_ERROR(check_carried(fields));
+  RETURN_IF_ERROR(read_carried(fields, request));
   RETURN_IF_ERROR(read_items(fields, body, request));
   RETURN_IF_ERROR(read_responses_tools(fields, body.text, request));
   RETURN_IF_ERROR(read_text(fields, request.conversation));

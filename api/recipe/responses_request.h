@@ -29,6 +29,7 @@ struct ResponsesRequest {
   ReasoningForm reasoning_form = ReasoningForm::kText;
   bool seals_reasoning = false;        ///< items of reasoning carry `encrypted_content`
   std::set<std::string> custom_tools;  ///< names of tools whose input is text, not JSON
+  std::string user_id;                 ///< `safety_identifier`, else `user`: whom the caller serves
   std::string input_items;             ///< JSON list: everything that the answer continues
   std::string echo;                    ///< JSON object: what the response repeats of the request
 };

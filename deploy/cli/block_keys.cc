@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "common/annotate.h"
+#include "common/hex.h"
 #include "common/json.h"
 #include "common/mapped_file.h"
 #include "common/status_macros.h"
@@ -42,13 +43,6 @@ absl::StatusOr<std::vector<TokenId>> parse_tokens(std::string_view text) {
   return tokens;
 }
 
-int digit_of(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-  return -1;
-}
-
 absl::StatusOr<storage::BlockKey> parse_key(std::string_view line, std::size_t number) {
   storage::BlockKey key;
   if (line.size() != kKeyDigits) {
@@ -56,16 +50,9 @@ absl::StatusOr<storage::BlockKey> parse_key(std::string_view line, std::size_t n
                                               " characters; a key has ", kKeyDigits,
                                               " hexadecimal digits"));
   }
-  for (std::size_t index = 0; index < key.bytes.size(); ++index) {
-    const int high = digit_of(line[2 * index]);
-    const int low = digit_of(line[2 * index + 1]);
-    if (high < 0 || low < 0) {
-      return absl::InvalidArgumentError(
-          str_cat("line ", number, " is no key: only hexadecimal digits are allowed"));
-    }
-    key.bytes[index] = static_cast<std::uint8_t>(high * 16 + low);
-  }
-  return key;
+  if (from_hex(line, key.bytes)) return key;
+  return absl::InvalidArgumentError(
+      str_cat("line ", number, " is no key: only hexadecimal digits are allowed"));
 }
 
 }  // namespace
