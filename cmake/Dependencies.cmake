@@ -26,3 +26,5 @@ find_package(GTest REQUIRED)
 set(Python_EXECUTABLE /usr/bin/python3)
 find_package(Python REQUIRED COMPONENTS Interpreter Development.Module)
 find_package(pybind11 CONFIG REQUIRED)
+# Its headers alone: the library that comes with them throws.
+find_path(TOMLPLUSPLUS_INCLUDE toml++/toml.h REQUIRED)

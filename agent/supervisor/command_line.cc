@@ -36,6 +36,7 @@ std::vector<std::string> entrypoint_arguments(const ProcessSpec& spec, const Nod
   add(arguments, "--model-id", spec.model_id);
   add(arguments, "--entrypoint-id", spec.worker_id);
   add(arguments, "--response-store", files.responses);
+  add(arguments, "--directory-listen", str_cat(node.listen_host, ":0"));
   if (!node.cluster_secret.empty()) add(arguments, "--cluster-secret", node.cluster_secret);
   return arguments;
 }

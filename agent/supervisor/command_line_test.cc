@@ -79,7 +79,7 @@ TEST(CommandLine, OfAnEntrypoint) {
   EXPECT_EQ(joined(command_line(spec, kNode, {"/r", "/responses", "/storage", "/run/f.sock"})),
             "/opt/bin/millrace-entrypoint --listen 127.0.0.1:8000 --controller "
             "http://10.0.0.1:8080 --model /m --model-id m --entrypoint-id entrypoint-0 "
-            "--response-store /responses "
+            "--response-store /responses --directory-listen 10.0.0.7:0 "
             "--ready-file /r --log-level warn");
 }
 

@@ -17,6 +17,29 @@ std::uint64_t milliseconds_left(std::chrono::milliseconds time_left) {
   return time_left.count() > 0 ? static_cast<std::uint64_t>(time_left.count()) : 1;
 }
 
+void set_ref(const storage::swa::WindowLocation& at, proto::v1::KvWindowRef& ref) {
+  ref.set_host_id(at.host_id);
+  ref.set_address(at.address);
+  ref.set_incarnation(at.incarnation);
+  ref.set_slot(at.slot);
+  ref.set_generation(at.generation);
+  ref.set_bytes(at.bytes);
+}
+
+/// What StartPrefill and StartDecode have in common.
+template <typename Message>
+void set_start(const StartContext& context, std::uint32_t attempt, Message& message) {
+  const RequestFlow& flow = context.flow;
+  set_key(context.request_id, attempt, *message.mutable_key());
+  message.mutable_tokens()->Assign(flow.tokens().begin(), flow.tokens().end());
+  message.set_prompt_tokens(flow.prompt_tokens());
+  *message.mutable_sampling() = context.sampling;
+  message.set_deadline_ms(milliseconds_left(context.time_left));
+  if (context.kv == nullptr) return;
+  message.mutable_kv()->set_salt(context.kv->salt.data(), context.kv->salt.size());
+  message.mutable_kv()->set_ttl_class(static_cast<std::uint32_t>(context.kv->ttl));
+}
+
 recipe::GeneratedToken to_token(const proto::v1::SampledToken& token) {
   recipe::GeneratedToken result{token.token(), token.logprob(), {}};
   result.top.reserve(static_cast<std::size_t>(token.top_size()));
@@ -41,6 +64,7 @@ FlowEvent to_prefilled(const std::string& worker_id, std::uint32_t attempt,
                               .attempt = attempt,
                               .token = to_token(prefilled.token()),
                               .finish = to_finish(prefilled.finish()),
+                              .cached_tokens = prefilled.cached_tokens(),
                               .handover = {}};
   if (prefilled.has_handover()) {
     event.handover.export_id = prefilled.handover().export_id();
@@ -82,37 +106,30 @@ proto::v1::SamplingState to_sampling_state(const recipe::Sampling& sampling, std
   return state;
 }
 
-proto::v1::EngineCommand start_prefill_command(const std::string& request_id,
-                                               const RequestFlow& flow,
-                                               const flow_command::StartPrefill& start,
-                                               const proto::v1::SamplingState& sampling,
-                                               std::chrono::milliseconds time_left) {
+proto::v1::EngineCommand start_prefill_command(const StartContext& context,
+                                               const flow_command::StartPrefill& start) {
   proto::v1::EngineCommand command;
   auto& message = *command.mutable_start_prefill();
-  set_key(request_id, start.attempt, *message.mutable_key());
-  message.mutable_tokens()->Assign(flow.tokens().begin(), flow.tokens().end());
-  message.set_prompt_tokens(flow.prompt_tokens());
-  *message.mutable_sampling() = sampling;
-  message.set_deadline_ms(milliseconds_left(time_left));
+  set_start(context, start.attempt, message);
+  if (context.kv == nullptr) return command;
+  message.mutable_kv()->set_hit_tokens(context.kv->hit_tokens);
+  for (const KvWindow& window : context.kv->windows) {
+    proto::v1::WindowSource& source = *message.mutable_kv()->add_windows();
+    source.set_anchor(window.anchor);
+    set_ref(window.at, *source.mutable_ref());
+  }
   return command;
 }
 
-proto::v1::EngineCommand start_decode_command(const std::string& request_id,
-                                              const RequestFlow& flow,
-                                              const flow_command::StartDecode& start,
-                                              const proto::v1::SamplingState& sampling,
-                                              std::chrono::milliseconds time_left) {
+proto::v1::EngineCommand start_decode_command(const StartContext& context,
+                                              const flow_command::StartDecode& start) {
   proto::v1::EngineCommand command;
   auto& message = *command.mutable_start_decode();
-  set_key(request_id, start.attempt, *message.mutable_key());
-  message.mutable_tokens()->Assign(flow.tokens().begin(), flow.tokens().end());
-  message.set_prompt_tokens(flow.prompt_tokens());
-  *message.mutable_sampling() = sampling;
+  set_start(context, start.attempt, message);
   // It came as a valid message; what is wrong with its content is for the worker to say.
   if (!message.mutable_handover()->ParseFromString(start.handover.message)) {
     message.clear_handover();
   }
-  message.set_deadline_ms(milliseconds_left(time_left));
   return command;
 }
 
@@ -122,6 +139,26 @@ proto::v1::EngineCommand cancel_command(const std::string& request_id,
   set_key(request_id, cancel.attempt, *command.mutable_cancel()->mutable_key());
   command.mutable_cancel()->set_export_id(cancel.export_id);
   return command;
+}
+
+std::vector<storage::swa::DirectoryEntry> to_directory_entries(
+    const proto::v1::EngineEvents& events) {
+  std::vector<storage::swa::DirectoryEntry> entries;
+  entries.reserve(static_cast<std::size_t>(events.windows_size()));
+  for (const proto::v1::StoredWindow& window : events.windows()) {
+    storage::swa::DirectoryEntry entry;
+    if (window.key().size() != entry.key.bytes.size()) continue;
+    std::copy(window.key().begin(), window.key().end(), entry.key.bytes.begin());
+    const proto::v1::KvWindowRef& ref = window.ref();
+    entry.at.host_id = ref.host_id();
+    entry.at.address = ref.address();
+    entry.at.incarnation = ref.incarnation();
+    entry.at.slot = ref.slot();
+    entry.at.generation = ref.generation();
+    entry.at.bytes = ref.bytes();
+    entries.push_back(std::move(entry));
+  }
+  return entries;
 }
 
 FlowEvent to_flow_event(const std::string& worker_id, const proto::v1::EngineEvent& event) {

@@ -3,13 +3,17 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
+#include <vector>
 
+#include "api/entrypoint/kv_scope.h"
 #include "api/entrypoint/request_flow.h"
 #include "api/recipe/conversation.h"
+#include "storage/swa/directory_entry.h"
 
 namespace millrace::proto::v1 {
 class EngineCommand;
 class EngineEvent;
+class EngineEvents;
 class SamplingState;
 }  // namespace millrace::proto::v1
 
@@ -20,19 +24,25 @@ namespace millrace::api::entrypoint {
 proto::v1::SamplingState to_sampling_state(const recipe::Sampling& sampling, std::uint64_t seed,
                                            std::uint32_t max_new_tokens);
 
-/// `time_left` until the request's deadline.
-proto::v1::EngineCommand start_prefill_command(const std::string& request_id,
-                                               const RequestFlow& flow,
-                                               const flow_command::StartPrefill& start,
-                                               const proto::v1::SamplingState& sampling,
-                                               std::chrono::milliseconds time_left);
-proto::v1::EngineCommand start_decode_command(const std::string& request_id,
-                                              const RequestFlow& flow,
-                                              const flow_command::StartDecode& start,
-                                              const proto::v1::SamplingState& sampling,
-                                              std::chrono::milliseconds time_left);
+/// What both starts say, whatever the attempt.
+struct StartContext {
+  const std::string& request_id;
+  const RequestFlow& flow;
+  const proto::v1::SamplingState& sampling;
+  const KvScope* kv = nullptr;             ///< null: no KV is looked for, and none stored
+  std::chrono::milliseconds time_left{0};  ///< until the request's deadline
+};
+proto::v1::EngineCommand start_prefill_command(const StartContext& context,
+                                               const flow_command::StartPrefill& start);
+proto::v1::EngineCommand start_decode_command(const StartContext& context,
+                                              const flow_command::StartDecode& start);
 proto::v1::EngineCommand cancel_command(const std::string& request_id,
                                         const flow_command::Cancel& cancel);
+
+/// Windows that requests left at a worker's fetcher, for the directory. What has no name of a block
+/// is left out.
+std::vector<storage::swa::DirectoryEntry> to_directory_entries(
+    const proto::v1::EngineEvents& events);
 
 /// What a worker's event means to the request it names. An event that is none of those we know
 /// counts as a failure of that attempt.

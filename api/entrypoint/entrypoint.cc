@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "api/entrypoint/engine_messages.h"
+#include "api/entrypoint/kv_explain.h"
 #include "api/recipe/request_error.h"
 #include "api/recipe/tokenize.h"
 #include "common/status_macros.h"
@@ -79,6 +81,10 @@ absl::StatusOr<std::unique_ptr<Entrypoint>> Entrypoint::start(common::http::Even
                                                               const EntrypointOptions& options) {
   std::unique_ptr<Entrypoint> entrypoint(
       new Entrypoint(loop, std::move(log), registry, std::move(deployment), options));
+  if (options.kv) {
+    ASSIGN_OR_RETURN(entrypoint->kv_, KvService::open(loop, entrypoint->log_, registry,
+                                                      options.controller_url, *options.kv));
+  }
   ASSIGN_OR_RETURN(std::unique_ptr<ResponseStore> store,
                    ResponseStore::open({.path = options.response_store,
                                         .bounds = options.stored_responses,
@@ -100,6 +106,7 @@ absl::StatusOr<std::unique_ptr<Entrypoint>> Entrypoint::start(common::http::Even
         const bool is_ours = self->pool_->apply_view(view);
         if (is_ours) {
           self->has_view_ = true;
+          if (self->kv_ != nullptr) self->kv_->apply_view(view);
           self->metrics_.set_view_version(view.version);
         } else {
           self->log_.error("view_of_another_model",
@@ -122,8 +129,11 @@ Entrypoint::Entrypoint(common::http::EventLoop& loop, Logger log, Registry& regi
   pool_ = std::make_unique<EnginePool>(
       loop_, log_, deployment_.model_id, options_.entrypoint_id, options_.engines,
       EnginePool::Callbacks{
-          .on_events = [this](const std::string& worker,
-                              const auto& events) { table_->on_events(worker, events); },
+          .on_events =
+              [this](const std::string& worker, const auto& events) {
+                table_->on_events(worker, events);
+                if (kv_ != nullptr) kv_->add_windows(to_directory_entries(events));
+              },
           .on_lost = [this](const std::string& worker) { table_->on_lost(worker); },
           .on_capacity = [this] { table_->dispatch(); }});
   table_ =
@@ -149,25 +159,31 @@ void Entrypoint::add_routes() {
   add_generation("/v1/chat/completions", recipe::kOpenAiErrors, recipe::prepare_chat);
   add_generation("/v1/completions", recipe::kOpenAiErrors, recipe::prepare_completion);
   add_generation("/v1/messages", recipe::kMessagesErrors, recipe::prepare_messages);
-  add_decoded("/v1/messages/count_tokens", recipe::kMessagesErrors,
-              [this](const std::string& request_id, const std::string& body) -> Work {
-                return
-                    [this, request_id, count = recipe::count_messages_tokens(body, deployment_)] {
-                      answer(request_id, count);
-                    };
-              });
-  add_decoded("/tokenize", recipe::kOpenAiErrors,
-              [this](const std::string& request_id, const std::string& body) -> Work {
-                return [this, request_id,
-                        tokens = recipe::tokenize(body, deployment_, options_.context_tokens)] {
-                  answer(request_id, tokens);
-                };
-              });
-  add_decoded("/detokenize", recipe::kOpenAiErrors,
-              [this](const std::string& request_id, const std::string& body) -> Work {
-                return [this, request_id, text = recipe::detokenize(body, deployment_)] {
-                  answer(request_id, text);
-                };
+  add_decoded(
+      "/v1/messages/count_tokens", recipe::kMessagesErrors,
+      [this](const std::string& request_id, const std::string& body, const Caller&) -> Work {
+        return [this, request_id, count = recipe::count_messages_tokens(body, deployment_)] {
+          answer(request_id, count);
+        };
+      });
+  add_decoded(
+      "/tokenize", recipe::kOpenAiErrors,
+      [this](const std::string& request_id, const std::string& body, const Caller&) -> Work {
+        return [this, request_id,
+                tokens = recipe::tokenize(body, deployment_, options_.context_tokens)] {
+          answer(request_id, tokens);
+        };
+      });
+  add_decoded(
+      "/detokenize", recipe::kOpenAiErrors,
+      [this](const std::string& request_id, const std::string& body, const Caller&) -> Work {
+        return [this, request_id, text = recipe::detokenize(body, deployment_)] {
+          answer(request_id, text);
+        };
+      });
+  add_decoded("/v1/kv/explain", recipe::kOpenAiErrors,
+              [this](const std::string& request_id, const std::string& body, const Caller& caller) {
+                return decode_explain(request_id, body, caller);
               });
   add_models();
   server_->route("GET", "/health", [](const ServerRequest&, const Writer& writer) {
@@ -188,31 +204,32 @@ void Entrypoint::add_routes() {
 
 /// The list of models and each of them, in the form that the client's family knows.
 void Entrypoint::add_models() {
-  const auto form_of = [](const ServerRequest& request) {
-    return request.header("anthropic-version").empty() ? recipe::ModelsForm::kOpenAi
-                                                       : recipe::ModelsForm::kAnthropic;
-  };
-  server_->route(
-      "GET", "/v1/models", [this, form_of](const ServerRequest& request, const Writer& writer) {
-        reply_text(*writer, 200, recipe::models_body(deployment_, model_facts(), form_of(request)),
-                   "application/json");
-      });
-  server_->route("GET", std::string(kModelPath) + "*",
-                 [this, form_of](const ServerRequest& request, Writer writer) {
-                   const recipe::ModelsForm form = form_of(request);
-                   const absl::StatusOr<std::string> body =
-                       recipe::model_body(deployment_, model_facts(), form,
-                                          std::string_view(request.path).substr(kModelPath.size()));
-                   if (body.ok()) {
-                     reply_text(*writer, 200, *body, "application/json");
-                     return;
-                   }
-                   const bool is_openai = form == recipe::ModelsForm::kOpenAi;
-                   Client{new_request_id(),
+  using Body = std::function<absl::StatusOr<std::string>(const ServerRequest&, recipe::ModelsForm)>;
+  const auto serve = [this](const Body& body) {
+    return [this, body](const ServerRequest& request, Writer writer) {
+      const bool is_openai = request.header("anthropic-version").empty();
+      const Client client{new_request_id(),
                           is_openai ? recipe::kOpenAiErrors : recipe::kMessagesErrors,
-                          std::move(writer)}
-                       .refuse(body.status());
-                 });
+                          std::move(writer)};
+      if (!authenticate(request, client)) return;
+      const absl::StatusOr<std::string> text =
+          body(request, is_openai ? recipe::ModelsForm::kOpenAi : recipe::ModelsForm::kAnthropic);
+      if (text.ok()) {
+        reply_text(*client.writer, 200, *text, "application/json");
+      } else {
+        client.refuse(text.status());
+      }
+    };
+  };
+  server_->route("GET", "/v1/models", serve([this](const ServerRequest&, recipe::ModelsForm form) {
+                   return recipe::models_body(deployment_, model_facts(), form);
+                 }));
+  server_->route("GET", std::string(kModelPath) + "*",
+                 serve([this](const ServerRequest& request, recipe::ModelsForm form) {
+                   return recipe::model_body(
+                       deployment_, model_facts(), form,
+                       std::string_view(request.path).substr(kModelPath.size()));
+                 }));
 }
 
 recipe::ModelFacts Entrypoint::model_facts() const {
@@ -228,18 +245,28 @@ void Entrypoint::add_responses(std::unique_ptr<ResponseStore> store) {
           .decode_later = [this](Work work) { return decode_queue_.try_push(std::move(work)); },
           .admit =
               [this](const std::string& request_id,
-                     absl::StatusOr<recipe::PreparedResponse> prepared) {
-                admit_response(request_id, std::move(prepared));
+                     std::shared_ptr<absl::StatusOr<recipe::PreparedResponse>> prepared,
+                     const KvService::Blocks& blocks) {
+                look_up(blocks, [this, request_id, prepared](const Findings& findings) {
+                  admit_response(request_id, std::move(*prepared), findings);
+                });
+              },
+          .name_blocks =
+              [this](const Caller& caller, const recipe::PreparedRequest& request) {
+                return name_blocks(caller, request);
               },
           .on_change = [this] { check_drained(); }},
       log_, registry_, std::move(store));
   add_decoded("/v1/responses", recipe::kOpenAiErrors,
-              [this](const std::string& request_id, const std::string& body) {
-                return responses_->decode(request_id, body);
+              [this](const std::string& request_id, const std::string& body, const Caller& caller) {
+                return responses_->decode(request_id, body, caller);
               });
-  const auto below = [this](void (ResponsesService::*serve)(const ServerRequest&, Client)) {
+  using Serve = void (ResponsesService::*)(const ServerRequest&, const std::string&, Client);
+  const auto below = [this](Serve serve) {
     return [this, serve](const ServerRequest& request, Writer writer) {
-      ((*responses_).*serve)(request, {new_request_id(), recipe::kOpenAiErrors, std::move(writer)});
+      Client client{new_request_id(), recipe::kOpenAiErrors, std::move(writer)};
+      const std::optional<Caller> caller = authenticate(request, client);
+      if (caller) ((*responses_).*serve)(request, caller->account, std::move(client));
     };
   };
   server_->route("GET", "/v1/responses/*", below(&ResponsesService::get));
@@ -250,26 +277,46 @@ void Entrypoint::add_responses(std::unique_ptr<ResponseStore> store) {
 /// Serves a path whose bodies are read on the decoding thread.
 void Entrypoint::add_decoded(const std::string& path, const recipe::ErrorForm& errors,
                              Decode decode) {
-  server_->route(
-      "POST", path,
-      [this, errors, decode = std::move(decode)](ServerRequest request, Writer writer) {
-        receive(std::move(request.body), {new_request_id(), errors, std::move(writer)}, decode);
-      });
+  server_->route("POST", path,
+                 [this, errors, decode = std::move(decode)](ServerRequest request, Writer writer) {
+                   Client client{new_request_id(), errors, std::move(writer)};
+                   const std::optional<Caller> caller = authenticate(request, client);
+                   if (!caller) return;
+                   receive(std::move(request.body), std::move(client), *caller, decode);
+                 });
 }
 
 void Entrypoint::add_generation(const std::string& path, const recipe::ErrorForm& errors,
                                 recipe::PrepareFunction prepare) {
   add_decoded(path, errors,
-              [this, prepare](const std::string& request_id, const std::string& body) -> Work {
+              [this, prepare](const std::string& request_id, const std::string& body,
+                              const Caller& caller) -> Work {
                 // std::function wants a copyable value.
                 auto prepared = std::make_shared<absl::StatusOr<recipe::PreparedRequest>>(
                     prepare(body, deployment_, {request_id, unix_seconds()}));
-                return [this, request_id, prepared] { admit(request_id, std::move(*prepared)); };
+                KvService::Blocks blocks;
+                if (prepared->ok()) blocks = name_blocks(caller, **prepared);
+                return [this, request_id, prepared, blocks] {
+                  look_up(blocks, [this, request_id, prepared](const Findings& findings) {
+                    admit(request_id, std::move(*prepared), findings);
+                  });
+                };
               });
 }
 
+/// Who sends the request; answers it when that is nobody.
+std::optional<Caller> Entrypoint::authenticate(const ServerRequest& request,
+                                               const Client& client) const {
+  if (options_.api_keys == nullptr) return Caller{};
+  const std::string_view key = key_of(request);
+  std::optional<Caller> caller = options_.api_keys->find(key);
+  if (!caller) refuse(client, Refusal::kUnauthenticated, unknown_key_error(key));
+  return caller;
+}
+
 /// Takes a request in: what can be refused without reading it is refused here.
-void Entrypoint::receive(std::string body, Client client, const Decode& decode) {
+void Entrypoint::receive(std::string body, Client client, const Caller& caller,
+                         const Decode& decode) {
   if (is_draining_) {
     refuse(client, Refusal::kDraining, readiness());
     return;
@@ -286,10 +333,10 @@ void Entrypoint::receive(std::string body, Client client, const Decode& decode) 
     check_drained();
   });
   const Arrival& arrival =
-      arrivals_.insert_or_assign(request_id, Arrival{std::move(client), Clock::now()})
+      arrivals_.insert_or_assign(request_id, Arrival{std::move(client), caller, Clock::now()})
           .first->second;
-  Work work = [this, request_id, decode, body = std::move(body)] {
-    loop_.post(decode(request_id, body));
+  Work work = [this, request_id, decode, caller, body = std::move(body)] {
+    loop_.post(decode(request_id, body, caller));
   };
   if (decode_queue_.try_push(std::move(work))) return;
   refuse(arrival.client, Refusal::kQueueFull,
@@ -320,9 +367,47 @@ void Entrypoint::answer(const std::string& request_id, const absl::StatusOr<std:
   check_drained();
 }
 
-/// Back on the loop: the last checks, then the request is accepted.
+/// On the decoding thread: what is stored of a chat request, which is not run, and not used.
+Entrypoint::Work Entrypoint::decode_explain(const std::string& request_id, const std::string& body,
+                                            const Caller& caller) {
+  const absl::StatusOr<recipe::PreparedRequest> prepared =
+      recipe::prepare_chat(body, deployment_, {request_id, unix_seconds()});
+  if (!prepared.ok()) {
+    return [this, request_id, status = prepared.status()] { answer(request_id, status); };
+  }
+  const std::size_t prompt_tokens = prepared->prompt.size();
+  const KvService::Blocks blocks = name_blocks(caller, *prepared);
+  return [this, request_id, prompt_tokens, blocks] {
+    const auto explain = [this, request_id, prompt_tokens](const Findings& findings) {
+      answer(request_id, explain_body(prompt_tokens, findings));
+    };
+    kv_ == nullptr ? explain({}) : kv_->look_up(blocks, explain);
+  };
+}
+
+/// On the decoding thread; nullptr when the request's KV is none of our business.
+KvService::Blocks Entrypoint::name_blocks(const Caller& caller,
+                                          const recipe::PreparedRequest& request) const {
+  return kv_ == nullptr ? nullptr : kv_->name(caller, request);
+}
+
+/// Back on the loop: CHECK, before anything is decided about the request. With null blocks there is
+/// nothing to look up, and no waiting.
+void Entrypoint::look_up(const KvService::Blocks& blocks,
+                         std::function<void(const Findings&)> then) {
+  if (kv_ == nullptr || blocks == nullptr) {
+    then({});
+    return;
+  }
+  kv_->look_up(blocks, [this, blocks, then = std::move(then)](const Findings& findings) {
+    kv_->touch(*blocks, findings);
+    then(findings);
+  });
+}
+
+/// The last checks, then the request is accepted.
 void Entrypoint::admit(const std::string& request_id,
-                       absl::StatusOr<recipe::PreparedRequest> prepared) {
+                       absl::StatusOr<recipe::PreparedRequest> prepared, const Findings& findings) {
   std::optional<Arrival> arrival = take_arrival(request_id);
   if (!arrival) return;
   if (!prepared.ok()) {
@@ -330,7 +415,7 @@ void Entrypoint::admit(const std::string& request_id,
     check_drained();
     return;
   }
-  absl::StatusOr<std::vector<EngineChoice>> choices = choices_of(*prepared);
+  absl::StatusOr<std::vector<EngineChoice>> choices = choices_of(*prepared, findings);
   if (!choices.ok()) {
     refuse(arrival->client, refusal_of(choices.status()), choices.status());
     check_drained();
@@ -348,23 +433,25 @@ void Entrypoint::admit(const std::string& request_id,
   table_->add(std::move(request), std::move(session));
 }
 
-/// Back on the loop: as admit(), with a job between the client and its answer.
+/// As admit(), with a job between the client and its answer.
 void Entrypoint::admit_response(const std::string& request_id,
-                                absl::StatusOr<recipe::PreparedResponse> prepared) {
+                                absl::StatusOr<recipe::PreparedResponse> prepared,
+                                const Findings& findings) {
   const auto arrival = arrivals_.find(request_id);
   if (arrival == arrivals_.end()) return;
   if (!prepared.ok()) {
-    admit(request_id, prepared.status());
+    admit(request_id, prepared.status(), findings);
     return;
   }
-  recipe::PreparedRequest request = responses_->open(*std::move(prepared), arrival->second.client);
-  admit(request_id, std::move(request));
+  recipe::PreparedRequest request = responses_->open(
+      *std::move(prepared), arrival->second.caller.account, arrival->second.client);
+  admit(request_id, std::move(request), findings);
   responses_->admitted(request_id);
 }
 
 /// What the engines are to compute; an error when there is no room or no engine for it.
 absl::StatusOr<std::vector<EngineChoice>> Entrypoint::choices_of(
-    const recipe::PreparedRequest& prepared) {
+    const recipe::PreparedRequest& prepared, const Findings& findings) {
   if (table_->waiting() + prepared.choice_count() > options_.max_queue) {
     return absl::ResourceExhaustedError(
         str_cat("the queue has no room for ", prepared.choice_count(), " choices"));
@@ -374,11 +461,15 @@ absl::StatusOr<std::vector<EngineChoice>> Entrypoint::choices_of(
       prepared.sampling.seed.value_or(static_cast<std::uint64_t>(random_()) << 32 | random_());
   std::vector<EngineChoice> choices;
   choices.reserve(prepared.choice_count());
+  std::size_t index = 0;
   const auto add = [&](const std::vector<TokenId>& prompt) -> absl::Status {
     ASSIGN_OR_RETURN(const std::uint32_t limit, output_limit(prepared, prompt.size()));
     RETURN_IF_ERROR(check_capacity(prompt.size(), limit));
+    std::shared_ptr<const KvScope> kv;
+    if (index < findings.size()) kv = std::make_shared<const KvScope>(findings[index].scope);
+    ++index;
     for (std::uint32_t i = 0; i < prepared.sampling.choices; ++i) {
-      choices.push_back({.prompt = prompt, .seed = seed++, .max_new_tokens = limit});
+      choices.push_back({.prompt = prompt, .seed = seed++, .max_new_tokens = limit, .kv = kv});
     }
     return absl::OkStatus();
   };

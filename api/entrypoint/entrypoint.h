@@ -10,16 +10,18 @@
 #include <string>
 #include <thread>
 
+#include "api/entrypoint/api_keys.h"
+#include "api/entrypoint/caller.h"
 #include "api/entrypoint/engine_pool.h"
 #include "api/entrypoint/entrypoint_metrics.h"
 #include "api/entrypoint/generation_session.h"
+#include "api/entrypoint/kv_service.h"
 #include "api/entrypoint/request_table.h"
 #include "api/entrypoint/responses_service.h"
 #include "api/entrypoint/view_poller.h"
 #include "api/recipe/deployment.h"
 #include "api/recipe/models.h"
 #include "api/recipe/prepared_request.h"
-#include "common/crypto/secret_file.h"
 #include "common/http/event_loop.h"
 #include "common/http/http_server.h"
 #include "common/log/log.h"
@@ -40,8 +42,9 @@ struct EntrypointOptions {
   std::chrono::milliseconds keep_alive{10'000};  ///< comments on a stream that is silent
   std::string response_store;                    ///< file of stored responses; empty = in memory
   StoreBounds stored_responses;
-  /// What the names of stored KV are made of; without it none is looked for, and none stored.
-  std::optional<Secret> cluster_secret;
+  /// Whom requests are taken from; null: from everybody, who are then one account.
+  std::shared_ptr<const ApiKeys> api_keys;
+  std::optional<KvOptions> kv;  ///< without it no stored KV is looked for, and none is stored
   common::http::HttpServerLimits http;
   EnginePoolLimits engines;
 };
@@ -63,6 +66,11 @@ class Entrypoint {
   /// host:port of the listener.
   const std::string& address() const { return server_->address(); }
 
+  /// host:port of its shard of the window directory; empty when it keeps none.
+  std::string directory_address() const {
+    return kv_ == nullptr ? std::string() : kv_->directory_address();
+  }
+
   /// Takes no new requests (503, and /ready says so), lets running ones finish, then closes the
   /// listener and calls `done` on the loop. Call on the loop's thread.
   void drain(std::function<void()> done);
@@ -72,28 +80,38 @@ class Entrypoint {
   /// A request between its arrival and its place in the table, or its answer: being decoded.
   struct Arrival {
     Client client;
+    Caller caller;
     TimePoint time;
   };
   using Work = std::function<void()>;
   /// Reads the body of a request, on the decoding thread, where it touches nothing but immutable
   /// state; the work that it returns is then done on the loop.
-  using Decode = std::function<Work(const std::string& request_id, const std::string& body)>;
+  using Decode = std::function<Work(const std::string& request_id, const std::string& body,
+                                    const Caller& caller)>;
 
   Entrypoint(common::http::EventLoop& loop, Logger log, Registry& registry,
              recipe::Deployment deployment, const EntrypointOptions& options);
   void add_routes();
   void add_responses(std::unique_ptr<ResponseStore> store);
   void add_decoded(const std::string& path, const recipe::ErrorForm& errors, Decode decode);
+  Work decode_explain(const std::string& request_id, const std::string& body, const Caller& caller);
   void add_generation(const std::string& path, const recipe::ErrorForm& errors,
                       recipe::PrepareFunction prepare);
-  void receive(std::string body, Client client, const Decode& decode);
+  std::optional<Caller> authenticate(const common::http::ServerRequest& request,
+                                     const Client& client) const;
+  void receive(std::string body, Client client, const Caller& caller, const Decode& decode);
   std::optional<Arrival> take_arrival(const std::string& request_id);
   void answer(const std::string& request_id, const absl::StatusOr<std::string>& body);
-  void admit(const std::string& request_id, absl::StatusOr<recipe::PreparedRequest> prepared);
+  KvService::Blocks name_blocks(const Caller& caller, const recipe::PreparedRequest& request) const;
+  using Findings = std::vector<KvFinding>;
+  void look_up(const KvService::Blocks& blocks, std::function<void(const Findings&)> then);
+  void admit(const std::string& request_id, absl::StatusOr<recipe::PreparedRequest> prepared,
+             const Findings& findings);
   void admit_response(const std::string& request_id,
-                      absl::StatusOr<recipe::PreparedResponse> prepared);
+                      absl::StatusOr<recipe::PreparedResponse> prepared, const Findings& findings);
   absl::Status check_capacity(std::size_t prompt_tokens, std::uint32_t max_new_tokens) const;
-  absl::StatusOr<std::vector<EngineChoice>> choices_of(const recipe::PreparedRequest& prepared);
+  absl::StatusOr<std::vector<EngineChoice>> choices_of(const recipe::PreparedRequest& prepared,
+                                                       const Findings& findings);
   absl::StatusOr<std::uint32_t> output_limit(const recipe::PreparedRequest& prepared,
                                              std::size_t prompt_tokens) const;
   void refuse(const Client& client, Refusal reason, const absl::Status& status) const;
@@ -113,6 +131,7 @@ class Entrypoint {
   const std::int64_t created_seconds_;
   std::random_device random_;  // request ids and seeds must not repeat over restarts
 
+  std::unique_ptr<KvService> kv_;  // null without options_.kv
   std::unique_ptr<EnginePool> pool_;
   std::unique_ptr<RequestTable> table_;
   std::map<std::string, Arrival> arrivals_;  // by request id

@@ -32,9 +32,11 @@ std::string_view name_of(Refusal reason) {
     case Refusal::kNoEngine:
       return "no_engine";
     case Refusal::kDraining:
+      return "draining";
+    case Refusal::kUnauthenticated:
       break;
   }
-  return "draining";
+  return "unauthenticated";
 }
 
 std::string_view name_of(RerouteReason reason) {
@@ -74,9 +76,9 @@ EntrypointMetrics::EntrypointMetrics(Registry& registry)
           "millrace_requests_total", "Accepted requests by how they ended.",
           {{"outcome",
             {"stop", "length", "stop_string", "tool_calls", "cancelled", "deadline", "error"}}})),
-      refused_(registry.counter("millrace_requests_refused_total",
-                                "Requests that were not accepted, by reason.",
-                                {{"reason", {"invalid", "queue_full", "no_engine", "draining"}}})),
+      refused_(registry.counter(
+          "millrace_requests_refused_total", "Requests that were not accepted, by reason.",
+          {{"reason", {"invalid", "queue_full", "no_engine", "draining", "unauthenticated"}}})),
       reroutes_(registry.counter("millrace_reroutes_total",
                                  "Requests that began again on another engine, by reason.",
                                  {{"reason", {"worker_lost", "worker_refused"}}})),
@@ -88,6 +90,12 @@ EntrypointMetrics::EntrypointMetrics(Registry& registry)
              "bad_json", "stray_text", "wrapped_twice"}}})),
       prompt_tokens_(
           registry.counter("millrace_prompt_tokens_total", "Prompt tokens of accepted requests.")),
+      prefix_query_tokens_(
+          registry.counter("millrace_prefix_query_tokens_total",
+                           "Prompt tokens of prefilled requests whose KV was looked for.")),
+      prefix_hit_tokens_(registry.counter(
+          "millrace_prefix_hit_tokens_total",
+          "Of these tokens, those that were not computed, because their KV was stored.")),
       generated_tokens_(registry.counter("millrace_generated_tokens_total",
                                          "Tokens that engines generated for requests.")),
       time_to_first_token_(registry.histogram("millrace_time_to_first_token_seconds",

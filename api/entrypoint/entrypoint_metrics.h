@@ -14,7 +14,7 @@ namespace millrace::api::entrypoint {
 enum class Outcome { kStop, kLength, kStopString, kToolCalls, kCancelled, kDeadline, kError };
 
 /// Why a request was not accepted, for the label of millrace_requests_refused_total.
-enum class Refusal { kInvalid, kQueueFull, kNoEngine, kDraining };
+enum class Refusal { kInvalid, kQueueFull, kNoEngine, kDraining, kUnauthenticated };
 
 /// The metrics of an entrypoint, made at the start.
 class EntrypointMetrics {
@@ -27,6 +27,11 @@ class EntrypointMetrics {
   void call_failed(recipe::CallProblem problem) const;
   void rerouted(RerouteReason reason) const;
   void prompt(std::size_t tokens) const { prompt_tokens_.add(static_cast<double>(tokens)); }
+  /// A prompt was prefilled whose KV was looked for; so many of its tokens were not run.
+  void prefix(std::size_t prompt_tokens, std::size_t cached_tokens) const {
+    prefix_query_tokens_.add(static_cast<double>(prompt_tokens));
+    prefix_hit_tokens_.add(static_cast<double>(cached_tokens));
+  }
   void generated(std::size_t tokens) const { generated_tokens_.add(static_cast<double>(tokens)); }
   void first_token(std::chrono::duration<double> since_arrival) const {
     time_to_first_token_.observe(since_arrival.count());
@@ -46,6 +51,8 @@ class EntrypointMetrics {
   MetricFamily<Counter> reroutes_;
   MetricFamily<Counter> call_problems_;
   Counter prompt_tokens_;
+  Counter prefix_query_tokens_;
+  Counter prefix_hit_tokens_;
   Counter generated_tokens_;
   Histogram time_to_first_token_;
   Histogram time_per_output_token_;

@@ -33,6 +33,8 @@ const std::string kDigestHex = [] {
 
 char letter_at(std::size_t position) { return static_cast<char>('a' + position % 26); }
 
+std::string artifact_digest_hex() { return kDigestHex; }
+
 std::string text_behind(std::size_t prompt_tokens, std::size_t count) {
   std::string text;
   for (std::size_t i = 0; i < count; ++i) text.push_back(letter_at(prompt_tokens + i));
@@ -53,6 +55,7 @@ struct FakeRequest {
   proto::v1::RequestKey key;
   std::uint32_t position = 0;  // of its next token
   std::uint32_t end = 0;       // one past its last
+  std::uint32_t hit_tokens = 0;
   Clock::time_point next;
 };
 
@@ -81,7 +84,14 @@ struct FakeWorker::Impl final : proto::v1::Engine::Service {
           step(requests, events);
           for (auto& refusal : refusals) *events.add_events() = std::move(refusal);
           refusals.clear();
-          if (events.events().empty() && Clock::now() - last_report < 50ms) continue;
+          {
+            const std::lock_guard windows_lock(seeds_mutex);
+            for (auto& window : windows) *events.add_windows() = std::move(window);
+            windows.clear();
+          }
+          if (events.events().empty() && events.windows().empty() &&
+              Clock::now() - last_report < 50ms)
+            continue;
           events.mutable_load()->set_running(static_cast<std::uint32_t>(requests.size()));
           events.mutable_load()->set_kv_blocks_total(1000);
           events.mutable_load()->set_started_requests(started);
@@ -119,10 +129,11 @@ struct FakeWorker::Impl final : proto::v1::Engine::Service {
       {
         const std::lock_guard seeds_lock(seeds_mutex);
         seeds.insert(message.sampling().seed());
+        kv_scopes.push_back(message.has_kv() ? message.kv().SerializeAsString() : "");
       }
       requests.push_back({message.key(), static_cast<std::uint32_t>(message.tokens_size()),
                           message.prompt_tokens() + message.sampling().max_new_tokens(),
-                          Clock::now() + owner->token_delay.load()});
+                          message.kv().hit_tokens(), Clock::now() + owner->token_delay.load()});
     };
     if (command.has_start_prefill()) {
       start(command.start_prefill());
@@ -168,6 +179,7 @@ struct FakeWorker::Impl final : proto::v1::Engine::Service {
         auto& prefilled = *event->mutable_prefilled();
         *prefilled.mutable_token() = token;
         prefilled.set_finish(finish);
+        if (owner->reports_hits) prefilled.set_cached_tokens(it->hit_tokens);
         if (finish == proto::v1::FINISH_REASON_NONE) {
           prefilled.mutable_handover()->set_export_id(add_export());
         }
@@ -207,8 +219,10 @@ struct FakeWorker::Impl final : proto::v1::Engine::Service {
   std::vector<TokenId> letters;
   std::atomic<int> running = 0;
   std::atomic<int> starts = 0;
-  mutable std::mutex seeds_mutex;
+  mutable std::mutex seeds_mutex;  // of the lists below
   std::multiset<std::uint64_t> seeds;
+  std::vector<std::string> kv_scopes;
+  std::vector<proto::v1::StoredWindow> windows;  // to be told
   std::unique_ptr<grpc::Server> server;
   std::string address;
 };
@@ -243,6 +257,20 @@ int FakeWorker::starts() const { return impl_->starts; }
 std::multiset<std::uint64_t> FakeWorker::seeds() const {
   const std::lock_guard lock(impl_->seeds_mutex);
   return impl_->seeds;
+}
+void FakeWorker::leave_window(const storage::BlockKey& key, std::uint32_t anchor) {
+  proto::v1::StoredWindow window;
+  window.set_key(key.bytes.data(), key.bytes.size());
+  window.set_anchor(anchor);
+  window.mutable_ref()->set_host_id("host-0");
+  window.mutable_ref()->set_incarnation(1);
+  window.mutable_ref()->set_slot(5);
+  const std::lock_guard lock(impl_->seeds_mutex);
+  impl_->windows.push_back(std::move(window));
+}
+std::vector<std::string> FakeWorker::kv_scopes() const {
+  const std::lock_guard lock(impl_->seeds_mutex);
+  return impl_->kv_scopes;
 }
 int FakeWorker::open_exports() const {
   const std::lock_guard lock(Impl::exports_mutex());
@@ -292,7 +320,23 @@ FakeCluster::FakeCluster(const ClusterOptions& wanted) {
                        reply.body = admin::to_json(view_);
                        writer->respond(std::move(reply));
                      });
+  controller_->route("GET", "/api/v1/storage/map",
+                     [store = wanted.store](const common::http::ServerRequest&,
+                                            std::unique_ptr<common::http::ResponseWriter> writer) {
+                       common::http::ServerReply reply;
+                       reply.status = store == nullptr ? 404 : 200;
+                       if (store != nullptr) reply.body = storage::encode_map(store->map());
+                       writer->respond(std::move(reply));
+                     });
   EntrypointOptions options;
+  options.api_keys = wanted.api_keys;
+  if (wanted.has_secret) {
+    options.kv.emplace();
+    options.kv->cluster_secret.fill(7);
+    options.kv->layout_id = kKvLayout;
+    options.kv->entrypoint_id = "entrypoint-0";
+    options.kv->check_timeout = wanted.check_timeout;
+  }
   options.context_tokens = wanted.context_tokens;
   options.max_queue = wanted.max_queue;
   options.http.body_bytes = wanted.body_bytes;

@@ -9,9 +9,11 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "api/admin/view.h"
 #include "api/entrypoint/entrypoint.h"
+#include "api/entrypoint/fake_store.h"
 #include "api/tokenizer/tokenizer.h"
 #include "common/http/event_loop.h"
 #include "common/http/http_server.h"
@@ -34,6 +36,8 @@ class FakeWorker {
   std::atomic<bool> is_full = false;
   /// The token of this position (counted from the first prompt token) ends the output; 0 = none.
   std::atomic<std::uint32_t> end_position = 0;
+  /// What a prefill says that it did not compute, of a prompt whose hit is that long.
+  std::atomic<bool> reports_hits = true;
 
   /// Requests that run here now, and hand-overs that nobody has fetched or cancelled.
   int running() const;
@@ -41,6 +45,10 @@ class FakeWorker {
   /// Starts since the beginning, and their seeds, sorted.
   int starts() const;
   std::multiset<std::uint64_t> seeds() const;
+  /// Says that a request left a window at its machine: host "host-0", slot 5.
+  void leave_window(const storage::BlockKey& key, std::uint32_t anchor);
+  /// What the starts said of stored KV, in their order; the message's bytes. Empty: nothing.
+  std::vector<std::string> kv_scopes() const;
 
  private:
   struct Impl;
@@ -56,6 +64,11 @@ std::unique_ptr<tokenizer::Tokenizer> nano_tokenizer();
 /// A deployment named "nano" that does not think unless asked to.
 recipe::Deployment nano_deployment(const tokenizer::Tokenizer& tokenizer);
 
+/// The layout of KV that the cluster's entrypoint counts on, and its model's digest in hexadecimal
+/// digits.
+inline constexpr const char* kKvLayout = "nano-layout";
+std::string artifact_digest_hex();
+
 /// What a test may want to be different from the defaults.
 struct ClusterOptions {
   int context_tokens = 4096;
@@ -64,6 +77,10 @@ struct ClusterOptions {
   std::chrono::milliseconds request_deadline{300'000};
   std::chrono::milliseconds keep_alive{10'000};
   std::string response_store{};  ///< empty: in memory
+  std::shared_ptr<const ApiKeys> api_keys = nullptr;
+  bool has_secret = false;     ///< a cluster's secret, 32 times the byte 7
+  FakeStore* store = nullptr;  ///< the cluster stores KV there; null: it stores none
+  std::chrono::milliseconds check_timeout{5000};
 };
 
 /// A controller that serves one routing view, workers, and an entrypoint over nano's tokenizer.

@@ -57,6 +57,7 @@ GenerationSession::GenerationSession(const SessionContext& context, recipe::Prep
     : context_(context),
       encoder_(std::move(request.encoder)),
       is_streamed_(request.is_streamed),
+      choices_per_prompt_(request.sampling.choices),
       client_(std::move(client)),
       open_choices_(request.choice_count()) {
   for (std::size_t i = 0; i < open_choices_; ++i) {
@@ -68,6 +69,13 @@ GenerationSession::GenerationSession(const SessionContext& context, recipe::Prep
     usage_.prompt_tokens += static_cast<std::uint32_t>(prompt.size());
   }
   if (is_streamed_) arm_keep_alive();
+}
+
+/// Prompt tokens count once, whatever the number of answers: as the first of them found them.
+void GenerationSession::cached(std::uint32_t choice, std::uint32_t tokens) {
+  if (choice % choices_per_prompt_ != 0) return;
+  usage_.cached_tokens += tokens;
+  encoder_->set_cached_tokens(usage_.cached_tokens);
 }
 
 std::optional<Outcome> GenerationSession::deliver(

@@ -54,6 +54,7 @@ class GenerationSession final : public OutputSink {
  public:
   GenerationSession(const SessionContext& context, recipe::PreparedRequest request, Client client);
 
+  void cached(std::uint32_t choice, std::uint32_t tokens) override;
   std::optional<Outcome> deliver(std::uint32_t choice,
                                  const std::vector<recipe::GeneratedToken>& tokens) override;
   Outcome complete(std::uint32_t choice, recipe::FinishReason reason) override;
@@ -78,6 +79,7 @@ class GenerationSession final : public OutputSink {
   const SessionContext context_;
   std::unique_ptr<recipe::ResponseEncoder> encoder_;
   const bool is_streamed_;
+  const std::uint32_t choices_per_prompt_;
   const Client client_;
   std::deque<ChoiceState> choices_;  // which do not move
   std::size_t open_choices_;

@@ -20,6 +20,7 @@
 #include "common/process/shutdown_signal.h"
 #include "common/status_macros.h"
 #include "common/str_cat.h"
+#include "dataplane/kv/layout.h"
 #include "dataplane/model/config.h"
 
 namespace millrace::api::entrypoint {
@@ -38,6 +39,9 @@ struct Flags {
   int response_store_ttl_s = 30 * 24 * 3600;
   int drain_timeout_s = 60;
   std::string cluster_secret;
+  std::string api_keys;
+  std::string directory_listen = "127.0.0.1:0";
+  int check_timeout_ms = 50;
 };
 
 /// Where sources disagree on how a model is served; docs/decisions.md has the defaults' reasons.
@@ -109,6 +113,21 @@ void add_flags(CLI::App& app, Flags& flags) {
   app.add_option("--cluster-secret", flags.cluster_secret,
                  "file of 32 bytes, its owner's alone, that the names of stored KV are made of; "
                  "without it no stored KV is looked for, and none is stored");
+  app.add_option(
+      "--api-keys", flags.api_keys,
+      "TOML file with [[key]] tables: sha256 (of a key, in hexadecimal digits), account, "
+      "and, if wanted, class (agent or chatbot: how long its KV is kept). Requests then "
+      "need a key, as `Authorization: Bearer KEY` or `x-api-key: KEY`; without the file "
+      "everybody may send requests");
+  app.add_option(
+         "--directory-listen", flags.directory_listen,
+         "host:port for other entrypoints, which keep the directory of windows together with "
+         "this one (port 0: any free one)")
+      ->capture_default_str();
+  app.add_option("--check-timeout", flags.check_timeout_ms,
+                 "milliseconds that a request waits at most for what is known of its stored KV")
+      ->check(CLI::Range(1, 10'000))
+      ->capture_default_str();
   app.add_option("--max-body-bytes", options.http.body_bytes, "larger bodies are answered with 413")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
@@ -129,6 +148,7 @@ struct Model {
   std::unique_ptr<tokenizer::EncodePool> encode_pool;
   recipe::Deployment deployment;
   int context_tokens = 0;
+  std::string kv_layout_id;  ///< as engines have it that run as the model was trained
 };
 
 absl::StatusOr<Model> open_model(const Flags& flags) {
@@ -162,15 +182,18 @@ absl::StatusOr<Model> open_model(const Flags& flags) {
         ", but vocab_size in config.json is ", config->vocab_size));
   }
   model.context_tokens = config->max_position_embeddings;
+  model.kv_layout_id =
+      dataplane::kv::BlockLayout(*config, dataplane::kv::Encoding::kQuantized).id();
   return model;
 }
 
-absl::Status write_ready_file(const Flags& flags, const std::string& address) {
+absl::Status write_ready_file(const Flags& flags, const Entrypoint& entrypoint) {
   if (flags.ready_file.empty()) return absl::OkStatus();
   admin::ReadyFile ready;
   ready.pid = ::getpid();
-  ready.address = address;
-  ready.metrics_address = address;
+  ready.address = entrypoint.address();
+  ready.metrics_address = entrypoint.address();
+  ready.directory_address = entrypoint.directory_address();
   ready.model_id = flags.model_id;
   return write_file_atomically(flags.ready_file, admin::to_json(ready));
 }
@@ -199,8 +222,17 @@ absl::Status run(Flags flags) {
   const Logger log = Logger::to_stderr("entrypoint", level);
   ASSIGN_OR_RETURN(const ShutdownSignal signal, ShutdownSignal::install());
   ASSIGN_OR_RETURN(Model model, open_model(flags));
+  if (!flags.api_keys.empty()) {
+    ASSIGN_OR_RETURN(ApiKeys keys, ApiKeys::open(flags.api_keys));
+    flags.options.api_keys = std::make_shared<const ApiKeys>(std::move(keys));
+  }
   if (!flags.cluster_secret.empty()) {
-    ASSIGN_OR_RETURN(flags.options.cluster_secret, read_secret_file(flags.cluster_secret));
+    KvOptions& kv = flags.options.kv.emplace();
+    ASSIGN_OR_RETURN(kv.cluster_secret, read_secret_file(flags.cluster_secret));
+    kv.layout_id = model.kv_layout_id;
+    kv.entrypoint_id = flags.options.entrypoint_id;
+    kv.directory_listen = flags.directory_listen;
+    kv.check_timeout = std::chrono::milliseconds(flags.check_timeout_ms);
   }
   flags.options.context_tokens = model.context_tokens;
   flags.options.request_deadline = std::chrono::seconds(flags.request_deadline_s);
@@ -209,7 +241,7 @@ absl::Status run(Flags flags) {
   common::http::EventLoop loop;
   ASSIGN_OR_RETURN(const std::unique_ptr<Entrypoint> entrypoint,
                    Entrypoint::start(loop, log, registry, model.deployment, flags.options));
-  RETURN_IF_ERROR(write_ready_file(flags, entrypoint->address()));
+  RETURN_IF_ERROR(write_ready_file(flags, *entrypoint));
   log.info("listening", {{"address", entrypoint->address()}, {"model", flags.model_id}});
   serve(*entrypoint, loop, signal, std::chrono::seconds(flags.drain_timeout_s));
   log.info("stopped");

@@ -78,6 +78,10 @@ void RequestFlow::handle(const flow_event::Prefilled& event, TimePoint, Commands
   source_id_ = event.worker_id;
   source_attempt_ = event.attempt;
   phase_ = Phase::kWaitingForDecode;
+  // A prefill that goes on elsewhere finds what the first one stored: that was no saving.
+  if (is_first_token_due()) {
+    commands.push_back(flow_command::Cached{std::min(event.cached_tokens, prompt_tokens_)});
+  }
   const bool is_over = deliver({event.token}, event.finish, commands);
   if (is_over) handover_.reset();
 }

@@ -42,6 +42,7 @@ struct Prefilled {
   std::uint32_t attempt = 0;
   recipe::GeneratedToken token;
   EngineFinish finish = EngineFinish::kNone;
+  std::uint32_t cached_tokens = 0;  ///< prompt tokens that were not run
   Handover handover;
 };
 struct Sampled {
@@ -87,6 +88,10 @@ struct Cancel {
   std::uint32_t attempt = 0;
   std::uint64_t export_id = 0;
 };
+/// The first prefill is over: so many prompt tokens were not run for it. Once, before any token.
+struct Cached {
+  std::uint32_t tokens = 0;
+};
 /// New tokens for the client, each exactly once and in order.
 struct Deliver {
   std::vector<recipe::GeneratedToken> tokens;
@@ -108,8 +113,8 @@ struct Rerouted {
 
 using FlowCommand =
     std::variant<flow_command::StartPrefill, flow_command::StartDecode, flow_command::Cancel,
-                 flow_command::Deliver, flow_command::Complete, flow_command::Fail,
-                 flow_command::Rerouted>;
+                 flow_command::Cached, flow_command::Deliver, flow_command::Complete,
+                 flow_command::Fail, flow_command::Rerouted>;
 
 /// The way of one accepted request through the engines: waiting, prefilling, (waiting,) decoding,
 /// done. When a worker is lost it begins again with prompt and delivered tokens; sampling counts

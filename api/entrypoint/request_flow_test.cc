@@ -34,7 +34,7 @@ std::vector<TokenId> delivered(const std::vector<FlowCommand>& commands) {
 
 flow_event::Prefilled prefilled(std::uint32_t attempt, TokenId token,
                                 EngineFinish finish = EngineFinish::kNone) {
-  flow_event::Prefilled event{"p", attempt, {token, 0, {}}, finish, {}};
+  flow_event::Prefilled event{"p", attempt, {token, 0, {}}, finish, 5, {}};
   if (finish == EngineFinish::kNone) event.handover = {77, "handover"};
   return event;
 }
@@ -53,6 +53,19 @@ RequestFlow decoding_flow(std::uint32_t max_new_tokens = 10) {
   flow.on_event(prefilled(1, 10), kNow);
   flow.on_event(flow_event::Assigned{"d"}, kNow);
   return flow;
+}
+
+TEST(RequestFlow, TellsOnceWhatTheFirstPrefillDidNotRun) {
+  RequestFlow flow({1, 2, 3}, 10);
+  flow.on_event(flow_event::Assigned{"p"}, kNow);
+  auto commands = flow.on_event(prefilled(1, 10), kNow);
+  ASSERT_NE(find<flow_command::Cached>(commands), nullptr);
+  EXPECT_EQ(find<flow_command::Cached>(commands)->tokens, 3U) << "never more than the prompt has";
+  EXPECT_EQ(commands.front().index(), FlowCommand(flow_command::Cached{}).index());
+  // The source is lost, and the prompt prefilled again.
+  flow.on_event(flow_event::WorkerLost{"p"}, kNow);
+  flow.on_event(flow_event::Assigned{"p"}, kNow);
+  EXPECT_EQ(find<flow_command::Cached>(flow.on_event(prefilled(2, 11), kNow)), nullptr);
 }
 
 TEST(RequestFlow, GoesFromPrefillOverDecodeToTheEnd) {
@@ -300,6 +313,7 @@ class FaultySimulation {
                                 start.attempt,
                                 {token_at(flow_.tokens().size()), 0, {}},
                                 EngineFinish::kNone,
+                                0,
                                 {}};
     if (flow_.delivered() + 1 == kTokens) {
       event.finish = EngineFinish::kLength;

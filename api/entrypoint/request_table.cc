@@ -44,11 +44,17 @@ struct RequestTable::Entry {
         request_id(index == 0 ? owner.id : str_cat(owner.id, ".", index)),
         flow(std::move(what.prompt), what.max_new_tokens),
         sampling(to_sampling_state(how.sampling, what.seed, what.max_new_tokens)),
+        kv(std::move(what.kv)),
         arrival(how.arrival),
         deadline(how.deadline) {}
 
-  std::chrono::milliseconds time_left() const {
-    return std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
+  StartContext start_context() const {
+    return {.request_id = request_id,
+            .flow = flow,
+            .sampling = sampling,
+            .kv = kv.get(),
+            .time_left =
+                std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now())};
   }
 
   Request& request;
@@ -56,6 +62,7 @@ struct RequestTable::Entry {
   const std::string request_id;  // of the choice: the engines' key
   RequestFlow flow;
   const proto::v1::SamplingState sampling;
+  const std::shared_ptr<const KvScope> kv;  // the same for every attempt: the prompt is the same
   const TimePoint arrival;
   const TimePoint deadline;
   TimePoint first_token;
@@ -152,17 +159,16 @@ void RequestTable::apply(Order order, const FlowEvent& event) {
 std::optional<Outcome> RequestTable::run(Entry& entry, const FlowCommand& command) {
   using namespace flow_command;
   if (const auto* prefill = std::get_if<StartPrefill>(&command)) {
-    pool_.start(prefill->worker_id,
-                start_prefill_command(entry.request_id, entry.flow, *prefill, entry.sampling,
-                                      entry.time_left()),
+    pool_.start(prefill->worker_id, start_prefill_command(entry.start_context(), *prefill),
                 size_of(entry, WorkerRole::kPrefill));
   } else if (const auto* decode = std::get_if<StartDecode>(&command)) {
-    pool_.start(decode->worker_id,
-                start_decode_command(entry.request_id, entry.flow, *decode, entry.sampling,
-                                     entry.time_left()),
+    pool_.start(decode->worker_id, start_decode_command(entry.start_context(), *decode),
                 size_of(entry, WorkerRole::kDecode));
   } else if (const auto* stop = std::get_if<Cancel>(&command)) {
     pool_.send(stop->worker_id, cancel_command(entry.request_id, *stop));
+  } else if (const auto* cached = std::get_if<Cached>(&command)) {
+    if (entry.kv != nullptr) metrics_.prefix(entry.flow.prompt_tokens(), cached->tokens);
+    entry.request.sink->cached(entry.choice, cached->tokens);
   } else if (const auto* output = std::get_if<Deliver>(&command)) {
     entry.last_token = Clock::now();
     if (entry.first_token == TimePoint()) {

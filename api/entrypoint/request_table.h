@@ -12,6 +12,7 @@
 
 #include "api/entrypoint/engine_pool.h"
 #include "api/entrypoint/entrypoint_metrics.h"
+#include "api/entrypoint/kv_scope.h"
 #include "api/entrypoint/request_flow.h"
 #include "api/recipe/conversation.h"
 #include "common/http/event_loop.h"
@@ -23,6 +24,8 @@ namespace millrace::api::entrypoint {
 class OutputSink {
  public:
   virtual ~OutputSink() = default;
+  /// Of the choice's prompt, so many tokens need not be run. At most once, before its first token.
+  virtual void cached(std::uint32_t choice, std::uint32_t tokens) = 0;
   /// How the choice ended when it wants no more tokens (a stop string was found, or the tool calls
   /// are over): it is finished then, and nothing else is called for it. Otherwise nullopt.
   virtual std::optional<Outcome> deliver(std::uint32_t choice,
@@ -38,6 +41,8 @@ struct EngineChoice {
   std::vector<TokenId> prompt;
   std::uint64_t seed = 0;
   std::uint32_t max_new_tokens = 1;
+  /// Shared by choices of one prompt; null: no KV is looked for, and none stored.
+  std::shared_ptr<const KvScope> kv = nullptr;
 };
 
 /// What a request needs of the engines.

@@ -79,10 +79,12 @@ class ResponseJob::Writer final : public ResponseWriter {
   ResponseJob& job_;
 };
 
-ResponseJob::ResponseJob(recipe::PreparedResponse prepared, Client client, Hooks hooks)
+ResponseJob::ResponseJob(recipe::PreparedResponse prepared, std::string account, Client client,
+                         Hooks hooks)
     : is_background_(prepared.is_background),
       is_stored_(prepared.is_stored),
       is_streamed_(prepared.is_streamed),
+      account_(std::move(account)),
       input_items_(std::move(prepared.input_items)),
       encoder_(std::move(prepared.encoder)),
       hooks_(std::move(hooks)),
@@ -152,7 +154,7 @@ void ResponseJob::on_generated() {
   }
   log(last_events_);
   hooks_.store({response_id(), encoder_->response(), input_items_, encoder_->output_items(),
-                std::exchange(log_, {})});
+                std::exchange(log_, {}), account_});
 }
 
 void ResponseJob::stored(const absl::Status& status) {
@@ -235,7 +237,7 @@ absl::Status ResponseJob::cancel() {
   encoder_->cancel();
   stop_generation();
   hooks_.store({response_id(), encoder_->response(), input_items_, encoder_->output_items(),
-                std::exchange(log_, {})});
+                std::exchange(log_, {}), account_});
   return absl::OkStatus();
 }
 

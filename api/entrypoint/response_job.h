@@ -30,7 +30,7 @@ class ResponseJob {
   };
 
   /// Takes what was prepared, but for the engines' request.
-  ResponseJob(recipe::PreparedResponse prepared, Client client, Hooks hooks);
+  ResponseJob(recipe::PreparedResponse prepared, std::string account, Client client, Hooks hooks);
   ~ResponseJob();
 
   /// What the session is to be given. Once each.
@@ -55,6 +55,8 @@ class ResponseJob {
 
   std::string response() const { return encoder_->response(); }
   const std::string& response_id() const { return encoder_->response_id(); }
+  /// Whose it is: nobody else is to see it.
+  const std::string& account() const { return account_; }
   const std::string& input_items() const { return input_items_; }
   bool is_stored() const { return is_stored_; }
   /// Nothing is added any more; the store has been given the response, if it is to have it.
@@ -82,6 +84,7 @@ class ResponseJob {
   const bool is_background_;
   bool is_stored_;
   const bool is_streamed_;
+  const std::string account_;
   const std::string input_items_;
   const std::shared_ptr<recipe::ResponsesEncoder> encoder_;
   const Hooks hooks_;

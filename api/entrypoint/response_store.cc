@@ -53,12 +53,14 @@ void ResponseStore::put(StoredResponse response, Done done) {
   done(busy());
 }
 
-void ResponseStore::erase(const std::string& id, Done done) {
-  if (!queue_.try_push([this, id, done] { done(table_.erase(id, now_seconds_())); })) done(busy());
+void ResponseStore::erase(const ResponseName& name, Done done) {
+  if (!queue_.try_push([this, name, done] { done(table_.erase(name, now_seconds_())); })) {
+    done(busy());
+  }
 }
 
-void ResponseStore::get(const std::string& id, Got got) {
-  if (!queue_.try_push([this, id, got] { got(table_.get(id, now_seconds_())); })) got(busy());
+void ResponseStore::get(const ResponseName& name, Got got) {
+  if (!queue_.try_push([this, name, got] { got(table_.get(name, now_seconds_())); })) got(busy());
 }
 
 }  // namespace millrace::api::entrypoint

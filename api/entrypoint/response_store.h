@@ -28,9 +28,9 @@ class ResponseStore {
   /// kUnavailable at once when the queue is full; otherwise what the table says.
   using Done = std::function<void(const absl::Status&)>;
   void put(StoredResponse response, Done done);
-  void erase(const std::string& id, Done done);
+  void erase(const ResponseName& name, Done done);
   using Got = std::function<void(absl::StatusOr<StoredResponse>)>;
-  void get(const std::string& id, Got got);
+  void get(const ResponseName& name, Got got);
 
  private:
   ResponseStore(ResponseTable table, std::function<std::int64_t()> now_seconds);

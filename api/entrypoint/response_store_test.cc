@@ -39,7 +39,7 @@ class StoreFile {
 };
 
 StoredResponse response(const std::string& id, std::size_t bytes = 10) {
-  return {id, std::string(bytes, 'r'), "[1]", "[2]", ""};
+  return {id, std::string(bytes, 'r'), "[1]", "[2]", "", ""};
 }
 
 ResponseTable open_table(const std::string& path, const StoreBounds& bounds = {}) {
@@ -48,33 +48,65 @@ ResponseTable open_table(const std::string& path, const StoreBounds& bounds = {}
   return *std::move(table);
 }
 
+TEST(ResponseTable, AResponseIsItsAccountsAlone) {
+  ResponseTable table = open_table("");
+  StoredResponse stored = response("a");
+  stored.account = "acme";
+  ASSERT_TRUE(table.put(stored, 100).ok());
+  for (const char* other : {"", "acm", "other"}) {
+    EXPECT_TRUE(absl::IsNotFound(table.get({"a", other}, 101).status())) << other;
+    EXPECT_TRUE(absl::IsNotFound(table.erase({"a", other}, 101))) << other;
+  }
+  EXPECT_EQ(table.get({"a", "acme"}, 101)->account, "acme");
+  EXPECT_TRUE(table.erase({"a", "acme"}, 101).ok());
+}
+
+TEST(ResponseTable, WhatAnEarlierVersionStoredBelongsToNoAccount) {
+  const StoreFile file;
+  {
+    auto database = Database::open(file.path());
+    ASSERT_TRUE(database
+                    ->execute("CREATE TABLE responses (number INTEGER PRIMARY KEY "
+                              "AUTOINCREMENT, id TEXT NOT NULL UNIQUE, created INTEGER NOT "
+                              "NULL, bytes INTEGER NOT NULL, response TEXT NOT NULL, "
+                              "input_items TEXT NOT NULL, output_items TEXT NOT NULL, events "
+                              "TEXT NOT NULL); INSERT INTO responses (id, created, bytes, "
+                              "response, input_items, output_items, events) VALUES ('a', 100, "
+                              "10, '{}', '[]', '[]', ''); PRAGMA user_version = 1;")
+                    .ok());
+  }
+  ResponseTable table = open_table(file.path());
+  EXPECT_EQ(table.get({"a", ""}, 101)->response, "{}");
+  EXPECT_FALSE(table.get({"a", "acme"}, 101).ok());
+}
+
 TEST(ResponseTable, KeepsWhatItIsGivenOverARestart) {
   const StoreFile file;
   {
     ResponseTable table = open_table(file.path());
-    ASSERT_TRUE(table.put({"a", "{}", "[1]", "[2]", "event"}, 100).ok());
+    ASSERT_TRUE(table.put({"a", "{}", "[1]", "[2]", "event", ""}, 100).ok());
   }
   ResponseTable table = open_table(file.path());
-  const auto found = table.get("a", 101);
+  const auto found = table.get({"a", ""}, 101);
   ASSERT_TRUE(found.ok()) << found.status();
   EXPECT_EQ(found->response, "{}");
   EXPECT_EQ(found->input_items, "[1]");
   EXPECT_EQ(found->output_items, "[2]");
   EXPECT_EQ(found->events, "event");
-  EXPECT_TRUE(table.erase("a", 101).ok());
-  EXPECT_TRUE(absl::IsNotFound(table.get("a", 101).status()));
-  EXPECT_TRUE(absl::IsNotFound(table.erase("a", 101)));
+  EXPECT_TRUE(table.erase({"a", ""}, 101).ok());
+  EXPECT_TRUE(absl::IsNotFound(table.get({"a", ""}, 101).status()));
+  EXPECT_TRUE(absl::IsNotFound(table.erase({"a", ""}, 101)));
 }
 
 TEST(ResponseTable, ForgetsWhatIsOlderThanItsTimeToLive) {
   ResponseTable table = open_table("", {.time_to_live = 60s});
   ASSERT_TRUE(table.put(response("a"), 1000).ok());
-  EXPECT_TRUE(table.get("a", 1059).ok());
-  EXPECT_TRUE(absl::IsNotFound(table.get("a", 1060).status()));
-  EXPECT_TRUE(absl::IsNotFound(table.erase("a", 1060)));
+  EXPECT_TRUE(table.get({"a", ""}, 1059).ok());
+  EXPECT_TRUE(absl::IsNotFound(table.get({"a", ""}, 1060).status()));
+  EXPECT_TRUE(absl::IsNotFound(table.erase({"a", ""}, 1060)));
   // It also makes room.
   ASSERT_TRUE(table.put(response("b"), 1060).ok());
-  EXPECT_TRUE(absl::IsNotFound(table.get("a", 1000).status()));
+  EXPECT_TRUE(absl::IsNotFound(table.get({"a", ""}, 1000).status()));
 }
 
 TEST(ResponseTable, LetsTheOldestGoWhenItIsFull) {
@@ -84,14 +116,14 @@ TEST(ResponseTable, LetsTheOldestGoWhenItIsFull) {
   for (int i = 0; i < 200; ++i) {
     ASSERT_TRUE(table.put(response(str_cat("r", i), 20'000), 1000 + i).ok());
   }
-  EXPECT_TRUE(absl::IsNotFound(table.get("r0", 1200).status()));
-  EXPECT_TRUE(table.get("r199", 1200).ok());
-  EXPECT_TRUE(table.get("r170", 1200).ok());
+  EXPECT_TRUE(absl::IsNotFound(table.get({"r0", ""}, 1200).status()));
+  EXPECT_TRUE(table.get({"r199", ""}, 1200).ok());
+  EXPECT_TRUE(table.get({"r170", ""}, 1200).ok());
   EXPECT_LT(std::filesystem::file_size(file.path()), kBound + (64u << 10));
   const absl::Status too_large = table.put(response("x", kBound), 1300);
   EXPECT_EQ(too_large.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(too_large.message()), HasSubstr("`store`"));
-  EXPECT_TRUE(table.get("r199", 1300).ok());
+  EXPECT_TRUE(table.get({"r199", ""}, 1300).ok());
 }
 
 TEST(ResponseTable, ALockFailsOneOperationAndNoMore) {
@@ -122,7 +154,7 @@ TEST(ResponseTable, AFullDiskFailsOneOperationAndNoMore) {
       "VALUES ('x', 1, 1, zeroblob(100000), '', '', '')");
   EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted);
   static_cast<void>(other->execute("ROLLBACK"));
-  EXPECT_TRUE(table.get("a", 1).ok());
+  EXPECT_TRUE(table.get({"a", ""}, 1).ok());
   EXPECT_TRUE(table.put(response("b"), 1).ok());
 }
 
@@ -150,8 +182,9 @@ TEST(ResponseStore, AnswersOnItsThreadWithItsClock) {
   ASSERT_TRUE(store.ok()) << store.status();
   const auto get = [&](const std::string& id) {
     std::promise<absl::Status> got;
-    (*store)->get(
-        id, [&](const absl::StatusOr<StoredResponse>& found) { got.set_value(found.status()); });
+    (*store)->get({id, ""}, [&](const absl::StatusOr<StoredResponse>& found) {
+      got.set_value(found.status());
+    });
     return got.get_future().get();
   };
   std::promise<absl::Status> put;
@@ -161,7 +194,7 @@ TEST(ResponseStore, AnswersOnItsThreadWithItsClock) {
   now = 110;
   EXPECT_TRUE(absl::IsNotFound(get("a")));
   std::promise<absl::Status> erased;
-  (*store)->erase("a", [&](const absl::Status& status) { erased.set_value(status); });
+  (*store)->erase({"a", ""}, [&](const absl::Status& status) { erased.set_value(status); });
   EXPECT_TRUE(absl::IsNotFound(erased.get_future().get()));
 }
 
@@ -171,9 +204,8 @@ TEST(ResponseStore, RefusesWhatItCannotQueue) {
   ASSERT_TRUE(store.ok()) << store.status();
   // Its thread is busy meanwhile.
   std::promise<void> gate;
-  (*store)->get("x", [opened = gate.get_future().share()](const absl::StatusOr<StoredResponse>&) {
-    opened.wait();
-  });
+  (*store)->get({"x", ""}, [opened = gate.get_future().share()](
+                               const absl::StatusOr<StoredResponse>&) { opened.wait(); });
   constexpr std::size_t kHalf = 40u << 20;
   std::atomic<int> stored = 0;
   std::atomic<int> refused = 0;

@@ -12,7 +12,7 @@ namespace {
 using common::sqlite::Database;
 using common::sqlite::Statement;
 
-constexpr std::int64_t kSchemaVersion = 1;
+constexpr std::int64_t kSchemaVersion = 2;
 constexpr std::int64_t kPageBytes = 4096;
 // How long a lock of another process is waited for.
 constexpr int kBusyMs = 500;
@@ -27,10 +27,15 @@ CREATE TABLE responses (
   response TEXT NOT NULL,
   input_items TEXT NOT NULL,
   output_items TEXT NOT NULL,
-  events TEXT NOT NULL);
+  events TEXT NOT NULL,
+  account TEXT NOT NULL DEFAULT '');
 CREATE INDEX responses_created ON responses (created);
 CREATE INDEX responses_bytes ON responses (bytes);
 )";
+
+// Version 1 knew no accounts: what it stored belongs to whoever has none.
+constexpr const char* kFromVersion1 =
+    "ALTER TABLE responses ADD COLUMN account TEXT NOT NULL DEFAULT '';";
 
 /// A lock and a full disk pass; for whoever asks they are the same: try again.
 absl::Status passing(const absl::Status& status) {
@@ -48,7 +53,7 @@ absl::Status passing(const absl::Status& status) {
 absl::Status prepare_schema(Database& database) {
   RETURN_IF_ERROR(database.execute(str_cat("PRAGMA busy_timeout = ", kBusyMs)));
   ASSIGN_OR_RETURN(const std::int64_t version, database.integer("PRAGMA user_version"));
-  if (version != 0 && version != kSchemaVersion) {
+  if (version < 0 || version > kSchemaVersion) {
     return absl::FailedPreconditionError(
         str_cat("it has schema version ", version, ", this program writes ", kSchemaVersion,
                 "; use the program that wrote it, or another file"));
@@ -58,8 +63,8 @@ absl::Status prepare_schema(Database& database) {
   RETURN_IF_ERROR(database.execute("PRAGMA synchronous = NORMAL"));
   RETURN_IF_ERROR(database.execute("PRAGMA journal_size_limit = 4194304"));
   if (version == kSchemaVersion) return absl::OkStatus();
-  return database.execute(
-      str_cat("BEGIN;", kSchema, "PRAGMA user_version = ", kSchemaVersion, "; COMMIT"));
+  return database.execute(str_cat("BEGIN;", version == 1 ? kFromVersion1 : kSchema,
+                                  "PRAGMA user_version = ", kSchemaVersion, "; COMMIT"));
 }
 
 /// What a row takes in the file: whole pages, because long texts lie in pages of their own.
@@ -109,8 +114,8 @@ absl::Status ResponseTable::insert(const StoredResponse& response, std::int64_t 
   RETURN_IF_ERROR(make_room(bytes, now_seconds));
   ASSIGN_OR_RETURN(Statement statement,
                    database_.prepare("INSERT INTO responses (id, created, bytes, response, "
-                                     "input_items, output_items, events) "
-                                     "VALUES (?, ?, ?, ?, ?, ?, ?)"));
+                                     "input_items, output_items, events, account) "
+                                     "VALUES (?, ?, ?, ?, ?, ?, ?, ?)"));
   statement.bind(1, response.id);
   statement.bind(2, now_seconds);
   statement.bind(3, bytes);
@@ -118,6 +123,7 @@ absl::Status ResponseTable::insert(const StoredResponse& response, std::int64_t 
   statement.bind(5, response.input_items);
   statement.bind(6, response.output_items);
   statement.bind(7, response.events);
+  statement.bind(8, response.account);
   return statement.run();
 }
 
@@ -138,31 +144,35 @@ absl::Status ResponseTable::make_room(std::int64_t bytes, std::int64_t now_secon
   return absl::OkStatus();
 }
 
-absl::StatusOr<StoredResponse> ResponseTable::get(const std::string& id, std::int64_t now_seconds) {
+absl::StatusOr<StoredResponse> ResponseTable::get(const ResponseName& name,
+                                                  std::int64_t now_seconds) {
   auto statement = database_.prepare(
       "SELECT response, input_items, output_items, events FROM responses "
-      "WHERE id = ? AND created > ?");
+      "WHERE id = ? AND account = ? AND created > ?");
   if (!statement.ok()) return passing(statement.status());
-  statement->bind(1, id);
-  statement->bind(2, now_seconds - bounds_.time_to_live.count());
+  statement->bind(1, name.id);
+  statement->bind(2, name.account);
+  statement->bind(3, now_seconds - bounds_.time_to_live.count());
   const absl::StatusOr<bool> has_row = statement->step();
   if (!has_row.ok()) return passing(has_row.status());
-  if (!*has_row) return not_found(id);
-  return StoredResponse{id, statement->text(0), statement->text(1), statement->text(2),
-                        statement->text(3)};
+  if (!*has_row) return not_found(name.id);
+  return StoredResponse{
+      name.id,     statement->text(0), statement->text(1), statement->text(2), statement->text(3),
+      name.account};
 }
 
-absl::Status ResponseTable::erase(const std::string& id, std::int64_t now_seconds) {
-  const absl::Status status = erase_row(id, now_seconds - bounds_.time_to_live.count());
-  return status.code() == absl::StatusCode::kNotFound ? not_found(id) : passing(status);
+absl::Status ResponseTable::erase(const ResponseName& name, std::int64_t now_seconds) {
+  const absl::Status status = erase_row(name, now_seconds - bounds_.time_to_live.count());
+  return status.code() == absl::StatusCode::kNotFound ? not_found(name.id) : passing(status);
 }
 
-absl::Status ResponseTable::erase_row(const std::string& id, std::int64_t oldest) {
+absl::Status ResponseTable::erase_row(const ResponseName& name, std::int64_t oldest) {
   ASSIGN_OR_RETURN(Statement statement,
-                   database_.prepare("DELETE FROM responses WHERE id = ? AND created > ? "
-                                     "RETURNING number"));
-  statement.bind(1, id);
-  statement.bind(2, oldest);
+                   database_.prepare("DELETE FROM responses WHERE id = ? AND account = ? AND "
+                                     "created > ? RETURNING number"));
+  statement.bind(1, name.id);
+  statement.bind(2, name.account);
+  statement.bind(3, oldest);
   ASSIGN_OR_RETURN(const bool has_row, statement.step());
   if (!has_row) return absl::NotFoundError("no such row");
   // The change takes place when the statement is over.

@@ -16,6 +16,13 @@ struct StoredResponse {
   std::string input_items;   ///< JSON list: everything that it continued
   std::string output_items;  ///< JSON list
   std::string events;        ///< of a background stream: all of them; otherwise empty
+  std::string account;       ///< of whoever may see it
+};
+
+/// A response, and whose it must be.
+struct ResponseName {
+  std::string id;
+  std::string account;
 };
 
 /// What a store may hold.
@@ -37,8 +44,9 @@ class ResponseTable {
   static absl::StatusOr<ResponseTable> open(const std::string& path, const StoreBounds& bounds);
 
   absl::Status put(const StoredResponse& response, std::int64_t now_seconds);
-  absl::StatusOr<StoredResponse> get(const std::string& id, std::int64_t now_seconds);
-  absl::Status erase(const std::string& id, std::int64_t now_seconds);
+  /// A response of another account is not found.
+  absl::StatusOr<StoredResponse> get(const ResponseName& name, std::int64_t now_seconds);
+  absl::Status erase(const ResponseName& name, std::int64_t now_seconds);
 
  private:
   ResponseTable(common::sqlite::Database database, const StoreBounds& bounds)
@@ -46,7 +54,7 @@ class ResponseTable {
 
   absl::Status insert(const StoredResponse& response, std::int64_t bytes, std::int64_t now_seconds);
   absl::Status make_room(std::int64_t bytes, std::int64_t now_seconds);
-  absl::Status erase_row(const std::string& id, std::int64_t oldest);
+  absl::Status erase_row(const ResponseName& name, std::int64_t oldest);
 
   common::sqlite::Database database_;
   StoreBounds bounds_;

@@ -89,64 +89,71 @@ ResponsesService::ResponsesService(Host host, Logger log, Registry& registry,
 ResponsesService::~ResponsesService() = default;
 
 ResponsesService::Work ResponsesService::decode(const std::string& request_id,
-                                                const std::string& body) {
+                                                const std::string& body, const Caller& caller) {
   const std::string previous = recipe::previous_response_id(body);
-  if (previous.empty()) return prepare(request_id, body, std::nullopt);
-  return [this, request_id, previous, kept = std::make_shared<const std::string>(body)] {
-    continue_response(request_id, previous, kept);
-  };
+  const auto arrived = std::make_shared<const Arrived>(Arrived{request_id, body, caller});
+  if (previous.empty()) return prepare(*arrived, std::nullopt);
+  return [this, previous, arrived] { continue_response(previous, arrived); };
 }
 
 /// On the decoding thread.
 ResponsesService::Work ResponsesService::prepare(
-    const std::string& request_id, std::string_view body,
-    std::optional<std::string_view> earlier_items) const {
+    const Arrived& arrived, std::optional<std::string_view> earlier_items) const {
   // std::function wants a copyable value.
   auto prepared = std::make_shared<absl::StatusOr<recipe::PreparedResponse>>(
-      recipe::prepare_response(body, host_.deployment, {request_id, unix_seconds()},
+      recipe::prepare_response(arrived.body, host_.deployment, {arrived.request_id, unix_seconds()},
                                {.owner = host_.entrypoint_id,
                                 .earlier_items = earlier_items,
                                 .now_seconds = unix_seconds}));
-  return [this, request_id, prepared] { host_.admit(request_id, std::move(*prepared)); };
+  KvService::Blocks blocks;
+  if (prepared->ok()) blocks = host_.name_blocks(arrived.caller, (*prepared)->request);
+  return [this, request_id = arrived.request_id, prepared, blocks] {
+    host_.admit(request_id, prepared, blocks);
+  };
+}
+
+/// On the loop.
+void ResponsesService::refuse(const std::string& request_id, const absl::Status& status) const {
+  host_.admit(request_id,
+              std::make_shared<absl::StatusOr<recipe::PreparedResponse>>(as_previous(status)),
+              nullptr);
 }
 
 /// From the loop to the store, to the decoding thread and back.
-void ResponsesService::continue_response(const std::string& request_id,
-                                         const std::string& previous_id,
-                                         const std::shared_ptr<const std::string>& body) {
+void ResponsesService::continue_response(const std::string& previous_id,
+                                         const std::shared_ptr<const Arrived>& arrived) {
   absl::Status status = check_owner(previous_id);
   // The store answers in turn: what it has been given, it will find.
-  const ResponseJob* job = find(previous_id);
+  const ResponseName previous{previous_id, arrived->caller.account};
+  const ResponseJob* job = find(previous);
   if (status.ok() && job != nullptr && !job->is_generated()) {
     status = recipe::field_error("previous_response_id",
                                  str_cat("the response '", previous_id, "' is still in progress"));
   }
   if (!status.ok()) {
-    host_.admit(request_id, as_previous(status));
+    refuse(arrived->request_id, status);
     return;
   }
-  const auto fail = [this, request_id](const absl::Status& error) {
-    host_.loop.post([this, request_id, error] { host_.admit(request_id, as_previous(error)); });
+  const auto fail = [this, arrived](const absl::Status& error) {
+    host_.loop.post([this, arrived, error] { refuse(arrived->request_id, error); });
   };
-  store_->get(
-      previous_id, [this, request_id, body, fail](const absl::StatusOr<StoredResponse>& stored) {
-        note(stored.status(), "read");
-        const absl::StatusOr<std::string> items =
-            stored.ok() ? items_to_continue(*stored) : absl::StatusOr<std::string>(stored.status());
-        if (!items.ok()) {
-          fail(items.status());
-          return;
-        }
-        Work work = [this, request_id, body, items = *items] {
-          host_.loop.post(prepare(request_id, *body, items));
-        };
-        if (!host_.decode_later(std::move(work))) {
-          fail(absl::ResourceExhaustedError("too many requests arrive at once"));
-        }
-      });
+  store_->get(previous, [this, arrived, fail](const absl::StatusOr<StoredResponse>& stored) {
+    note(stored.status(), "read");
+    const absl::StatusOr<std::string> items =
+        stored.ok() ? items_to_continue(*stored) : absl::StatusOr<std::string>(stored.status());
+    if (!items.ok()) {
+      fail(items.status());
+      return;
+    }
+    Work work = [this, arrived, items = *items] { host_.loop.post(prepare(*arrived, items)); };
+    if (!host_.decode_later(std::move(work))) {
+      fail(absl::ResourceExhaustedError("too many requests arrive at once"));
+    }
+  });
 }
 
-recipe::PreparedRequest ResponsesService::open(recipe::PreparedResponse prepared, Client& client) {
+recipe::PreparedRequest ResponsesService::open(recipe::PreparedResponse prepared,
+                                               const std::string& account, Client& client) {
   const std::string request_id = client.request_id;
   recipe::PreparedRequest request = std::move(prepared.request);
   const ResponseJob::Hooks hooks{
@@ -160,7 +167,7 @@ recipe::PreparedRequest ResponsesService::open(recipe::PreparedResponse prepared
             });
           }};
   Client reader{client.request_id, client.errors, std::move(client.writer)};
-  auto job = std::make_unique<ResponseJob>(std::move(prepared), std::move(reader), hooks);
+  auto job = std::make_unique<ResponseJob>(std::move(prepared), account, std::move(reader), hooks);
   client.writer = job->make_writer();
   request.encoder = job->make_encoder();
   request.is_streamed = job->is_streamed_inside();
@@ -200,22 +207,25 @@ absl::Status ResponsesService::check_owner(const std::string& response_id) const
                                      "', this is '", host_.entrypoint_id, "': ask that one."));
 }
 
-ResponseJob* ResponsesService::find(const std::string& response_id) {
+ResponseJob* ResponsesService::find(const ResponseName& name) {
   const auto job = std::find_if(jobs_.begin(), jobs_.end(), [&](const auto& entry) {
-    return entry.second->response_id() == response_id && entry.second->is_stored();
+    return entry.second->response_id() == name.id && entry.second->account() == name.account &&
+           entry.second->is_stored();
   });
   return job == jobs_.end() ? nullptr : job->second.get();
 }
 
-void ResponsesService::get(const ServerRequest& request, Client client) {
+void ResponsesService::get(const ServerRequest& request, const std::string& account,
+                           Client client) {
   const Target target = target_of(request.path);
+  const ResponseName name{target.id, account};
   if (const absl::Status status = check_owner(target.id); !status.ok()) {
     client.refuse(status);
     return;
   }
-  ResponseJob* job = find(target.id);
+  ResponseJob* job = find(name);
   if (target.what == "/input_items") {
-    get_items(job, target.id, request.query, std::move(client));
+    get_items(job, name, request.query, std::move(client));
     return;
   }
   if (!target.what.empty()) {
@@ -226,16 +236,16 @@ void ResponsesService::get(const ServerRequest& request, Client client) {
   if (!query.ok()) {
     client.refuse(query.status());
   } else if (query->is_streamed) {
-    get_stream(job, target.id, query->starting_after, std::move(client));
+    get_stream(job, name, query->starting_after, std::move(client));
   } else if (job != nullptr) {
     reply_json(client, job->response());
   } else {
-    read_stored(target.id, std::move(client),
+    read_stored(name, std::move(client),
                 [](const StoredResponse& stored) -> Answer { return stored.response; });
   }
 }
 
-void ResponsesService::get_items(ResponseJob* job, const std::string& id, std::string_view query,
+void ResponsesService::get_items(ResponseJob* job, const ResponseName& name, std::string_view query,
                                  Client client) {
   const auto page = parse_items_query(query);
   if (!page.ok()) {
@@ -243,7 +253,7 @@ void ResponsesService::get_items(ResponseJob* job, const std::string& id, std::s
     return;
   }
   if (job == nullptr) {
-    read_stored(id, std::move(client), [page = *page](const StoredResponse& stored) {
+    read_stored(name, std::move(client), [page = *page](const StoredResponse& stored) {
       return recipe::items_page(stored.input_items, page);
     });
     return;
@@ -255,7 +265,7 @@ void ResponsesService::get_items(ResponseJob* job, const std::string& id, std::s
   if (!is_queued) answer(ask, absl::ResourceExhaustedError("too many requests arrive at once"));
 }
 
-void ResponsesService::get_stream(ResponseJob* job, const std::string& id, std::int64_t after,
+void ResponsesService::get_stream(ResponseJob* job, const ResponseName& name, std::int64_t after,
                                   Client client) {
   if (job != nullptr) {
     if (const absl::Status status = job->subscribe(client, after); !status.ok()) {
@@ -264,7 +274,7 @@ void ResponsesService::get_stream(ResponseJob* job, const std::string& id, std::
     return;
   }
   const std::uint64_t ask = park(std::move(client));
-  store_->get(id, [this, ask, after](const absl::StatusOr<StoredResponse>& stored) {
+  store_->get(name, [this, ask, after](const absl::StatusOr<StoredResponse>& stored) {
     note(stored.status(), "read");
     absl::Status status = stored.status();
     std::string events;
@@ -292,7 +302,8 @@ void ResponsesService::get_stream(ResponseJob* job, const std::string& id, std::
   });
 }
 
-void ResponsesService::post(const ServerRequest& request, Client client) {
+void ResponsesService::post(const ServerRequest& request, const std::string& account,
+                            Client client) {
   const Target target = target_of(request.path);
   if (target.what != "/cancel") {
     client.refuse(no_such_path(request));
@@ -302,19 +313,21 @@ void ResponsesService::post(const ServerRequest& request, Client client) {
     client.refuse(status);
     return;
   }
-  if (ResponseJob* job = find(target.id)) {
+  const ResponseName name{target.id, account};
+  if (ResponseJob* job = find(name)) {
     const absl::Status status = job->cancel();
     status.ok() ? reply_json(client, job->response()) : client.refuse(status);
     return;
   }
   // One that is over stays as it is.
-  read_stored(target.id, std::move(client), [](const StoredResponse& stored) -> Answer {
+  read_stored(name, std::move(client), [](const StoredResponse& stored) -> Answer {
     if (recipe::raw_member(stored.response, "background") == "true") return stored.response;
     return recipe::field_error("response_id", "Cannot cancel a synchronous response.");
   });
 }
 
-void ResponsesService::erase(const ServerRequest& request, Client client) {
+void ResponsesService::erase(const ServerRequest& request, const std::string& account,
+                             Client client) {
   const Target target = target_of(request.path);
   absl::Status status = check_owner(target.id);
   if (!target.what.empty()) status = no_such_path(request);
@@ -324,12 +337,13 @@ void ResponsesService::erase(const ServerRequest& request, Client client) {
   }
   const std::string body =
       str_cat(R"({"id":")", target.id, R"(","object":"response","deleted":true})");
-  ResponseJob* job = find(target.id);
+  const ResponseName name{target.id, account};
+  ResponseJob* job = find(name);
   const std::uint64_t ask = park(std::move(client));
   const bool is_known = job != nullptr;
   if (is_known) job->forget();
   // Behind a response that is just being stored.
-  store_->erase(target.id, [this, ask, body, is_known](const absl::Status& erased) {
+  store_->erase(name, [this, ask, body, is_known](const absl::Status& erased) {
     note(erased, "delete");
     const bool is_gone = erased.ok() || (is_known && absl::IsNotFound(erased));
     host_.loop.post([this, ask, answer_body = is_gone ? Answer(body) : Answer(erased)] {
@@ -338,10 +352,10 @@ void ResponsesService::erase(const ServerRequest& request, Client client) {
   });
 }
 
-void ResponsesService::read_stored(const std::string& id, Client client, Read read) {
+void ResponsesService::read_stored(const ResponseName& name, Client client, Read read) {
   const std::uint64_t ask = park(std::move(client));
   store_->get(
-      id, [this, ask, read = std::move(read)](const absl::StatusOr<StoredResponse>& stored) {
+      name, [this, ask, read = std::move(read)](const absl::StatusOr<StoredResponse>& stored) {
         note(stored.status(), "read");
         host_.loop.post([this, ask, body = stored.ok() ? read(*stored) : Answer(stored.status())] {
           answer(ask, body);

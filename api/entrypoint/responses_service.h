@@ -7,6 +7,8 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "api/entrypoint/caller.h"
+#include "api/entrypoint/kv_service.h"
 #include "api/entrypoint/response_job.h"
 #include "api/entrypoint/response_store.h"
 #include "common/http/event_loop.h"
@@ -27,10 +29,14 @@ class ResponsesService {
     std::string entrypoint_id;  ///< responses' ids name it
     /// Has work done on the decoding thread; false when too much waits for it. Any thread.
     std::function<bool(Work)> decode_later;
-    /// A request has been read, or cannot be.
+    /// A request has been read, or cannot be; its blocks may be null.
     std::function<void(const std::string& request_id,
-                       absl::StatusOr<recipe::PreparedResponse> prepared)>
+                       std::shared_ptr<absl::StatusOr<recipe::PreparedResponse>> prepared,
+                       const KvService::Blocks& blocks)>
         admit;
+    /// Names a request's KV blocks, on the decoding thread; may return nullptr.
+    std::function<KvService::Blocks(const Caller& caller, const recipe::PreparedRequest& request)>
+        name_blocks;
     std::function<void()> on_change;  ///< is_idle() may have become true
   };
 
@@ -38,18 +44,19 @@ class ResponsesService {
   ~ResponsesService();
 
   /// POST /v1/responses, on the decoding thread: what is then to be done on the loop.
-  Work decode(const std::string& request_id, const std::string& body);
+  Work decode(const std::string& request_id, const std::string& body, const Caller& caller);
 
   /// Before the request is admitted: a job between it and its client, whose writer it takes. The
   /// request gets the encoder, the client the writer that the session is to use.
-  recipe::PreparedRequest open(recipe::PreparedResponse prepared, Client& client);
+  recipe::PreparedRequest open(recipe::PreparedResponse prepared, const std::string& account,
+                               Client& client);
   /// After it was admitted or refused.
   void admitted(const std::string& request_id);
 
-  /// What lies below /v1/responses/.
-  void get(const common::http::ServerRequest& request, Client client);
-  void post(const common::http::ServerRequest& request, Client client);
-  void erase(const common::http::ServerRequest& request, Client client);
+  /// What lies below /v1/responses/. To an account, responses of others do not exist.
+  void get(const common::http::ServerRequest& request, const std::string& account, Client client);
+  void post(const common::http::ServerRequest& request, const std::string& account, Client client);
+  void erase(const common::http::ServerRequest& request, const std::string& account, Client client);
 
   /// No response is being generated or stored.
   bool is_idle() const { return jobs_.empty(); }
@@ -59,15 +66,21 @@ class ResponsesService {
   /// Where the stored text of a response goes: on the store's thread, its value to the client.
   using Read = std::function<Answer(const StoredResponse&)>;
 
-  Work prepare(const std::string& request_id, std::string_view body,
-               std::optional<std::string_view> earlier_items) const;
-  void continue_response(const std::string& request_id, const std::string& previous_id,
-                         const std::shared_ptr<const std::string>& body);
+  /// A request's body, for whoever reads it later.
+  struct Arrived {
+    std::string request_id;
+    std::string body;
+    Caller caller;
+  };
+  Work prepare(const Arrived& arrived, std::optional<std::string_view> earlier_items) const;
+  void continue_response(const std::string& previous_id,
+                         const std::shared_ptr<const Arrived>& arrived);
+  void refuse(const std::string& request_id, const absl::Status& status) const;
   absl::Status check_owner(const std::string& response_id) const;
-  ResponseJob* find(const std::string& response_id);
-  void get_items(ResponseJob* job, const std::string& id, std::string_view query, Client client);
-  void get_stream(ResponseJob* job, const std::string& id, std::int64_t after, Client client);
-  void read_stored(const std::string& id, Client client, Read read);
+  ResponseJob* find(const ResponseName& name);
+  void get_items(ResponseJob* job, const ResponseName& name, std::string_view query, Client client);
+  void get_stream(ResponseJob* job, const ResponseName& name, std::int64_t after, Client client);
+  void read_stored(const ResponseName& name, Client client, Read read);
   std::uint64_t park(Client client);
   void answer(std::uint64_t ask, const Answer& body);
   void store(const std::string& request_id, StoredResponse response);

@@ -291,6 +291,7 @@ Parsed parse_arguments(int argc, const char* const* argv, const Surroundings& su
   if (storage.scrub->parsed()) return {.command = options.storage.scrub};
   if (storage.evict->parsed()) return {.command = options.storage.evict};
   if (storage.check->parsed()) return {.command = options.storage.check};
+  if (storage.explain->parsed()) return {.command = options.storage.explain};
   if (storage.bench->parsed()) return {.command = options.storage.bench};
   complete_recipe(options.recipe, default_model_dir(surroundings.program_dir));
   if (recipe.render->parsed()) return {.command = options.recipe.render};

@@ -31,7 +31,7 @@ using Command =
     std::variant<UpOptions, DownOptions, StatusOptions, ChatOptions, CompleteOptions, BenchOptions,
                  EvalOptions, RecipeRenderOptions, RecipeParseOptions, RecipeEncodeOptions,
                  StorageNodesOptions, StorageReplaceOptions, KvStatusOptions, KvScrubOptions,
-                 KvEvictOptions, KvCheckOptions, KvBenchOptions>;
+                 KvEvictOptions, KvCheckOptions, KvExplainOptions, KvBenchOptions>;
 
 /// A command to run, or (help, version, a mistake) an exit status after something was printed.
 struct Parsed {

@@ -60,6 +60,9 @@ struct Run {
   int operator()(const cli::KvCheckOptions& options) const {
     return run_kv_check(options, terminal);
   }
+  int operator()(const cli::KvExplainOptions& options) const {
+    return run_kv_explain(options, terminal);
+  }
   int operator()(const cli::KvBenchOptions& options) const {
     return run_kv_bench(options, terminal);
   }

@@ -99,6 +99,24 @@ CLI::App* add_check(CLI::App& group, KvCheckOptions& check) {
   return command;
 }
 
+CLI::App* add_explain(CLI::App& group, KvExplainOptions& explain) {
+  CLI::App* command = group.add_subcommand(
+      "explain", "Say what an entrypoint would find stored of a chat request, and what that saves");
+  command
+      ->add_option("file", explain.file,
+                   "A Chat Completions request, JSON; - for standard input. It is not run")
+      ->required();
+  command->add_option("--url", explain.url,
+                      "Entrypoint, as host:port or URL (default: the cluster of --data-dir)");
+  command->add_option("--data-dir", explain.data_dir, "Folder of the cluster's state and logs")
+      ->capture_default_str();
+  command->add_option("--api-key", explain.api_key,
+                      "Key of the account that asks, where the entrypoint wants one");
+  add_json(*command, explain.is_json);
+  command->footer("Examples:\n  millrace kv explain request.json\n  millrace kv explain - --json");
+  return command;
+}
+
 CLI::App* add_bench(CLI::App& group, KvBenchOptions& bench) {
   CLI::App* command =
       group.add_subcommand("bench", "Write blocks, read them back, verify and measure");
@@ -138,6 +156,7 @@ StorageApps add_storage(CLI::App& app, StorageOptions& options) {
   kv->require_subcommand(1);
   apps.status = add_status(*kv, options.status);
   apps.check = add_check(*kv, options.check);
+  apps.explain = add_explain(*kv, options.explain);
   apps.evict = add_evict(*kv, options.evict);
   apps.scrub = add_scrub(*kv, options.scrub);
   apps.bench = add_bench(*kv, options.bench);
@@ -148,7 +167,7 @@ std::vector<std::string*> data_dirs_of(StorageOptions& options) {
   return {&options.nodes.server.data_dir,  &options.replace.server.data_dir,
           &options.status.server.data_dir, &options.scrub.server.data_dir,
           &options.evict.server.data_dir,  &options.check.server.data_dir,
-          &options.bench.server.data_dir};
+          &options.bench.server.data_dir,  &options.explain.data_dir};
 }
 
 }  // namespace millrace::deploy::cli

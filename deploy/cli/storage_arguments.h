@@ -16,6 +16,7 @@ struct StorageOptions {
   KvScrubOptions scrub = {};
   KvEvictOptions evict = {};
   KvCheckOptions check = {};
+  KvExplainOptions explain = {};
   KvBenchOptions bench = {};
 };
 
@@ -27,6 +28,7 @@ struct StorageApps {
   const CLI::App* scrub = nullptr;
   const CLI::App* evict = nullptr;
   const CLI::App* check = nullptr;
+  const CLI::App* explain = nullptr;
   const CLI::App* bench = nullptr;
 };
 

@@ -54,6 +54,14 @@ struct KvCheckOptions {
   bool is_json = false;
 };
 
+struct KvExplainOptions {
+  std::string data_dir = {};
+  std::string url = {};      ///< of an entrypoint; empty: the one that `up` recorded in data_dir
+  std::string file = {};     ///< "-": standard input
+  std::string api_key = {};  ///< empty: none is sent
+  bool is_json = false;
+};
+
 struct KvBenchOptions {
   StorageServer server = {};
   int blocks = 256;
@@ -68,6 +76,7 @@ int run_storage_replace(const StorageReplaceOptions& options, const Terminal& te
 int run_kv_status(const KvStatusOptions& options, const Terminal& terminal);
 int run_kv_scrub(const KvScrubOptions& options, const Terminal& terminal);
 int run_kv_evict(const KvEvictOptions& options, const Terminal& terminal);
+int run_kv_explain(const KvExplainOptions& options, const Terminal& terminal);
 int run_kv_check(const KvCheckOptions& options, const Terminal& terminal);
 int run_kv_bench(const KvBenchOptions& options, const Terminal& terminal);
 
