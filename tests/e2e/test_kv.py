@@ -7,9 +7,10 @@ another user of the same cluster, since users share no KV.
 import json
 import random
 import unittest
+import urllib.error
 import urllib.request
 
-from cluster import SLOWNESS, Cluster, ClusterTest, read_metrics, wait_until
+from cluster import SLOWNESS, Cluster, ClusterTest, get_json, read_metrics, wait_until
 
 BLOCK = 128
 # What a hit leaves at least to be run (docs/architecture.md, "Stored KV").
@@ -24,7 +25,7 @@ def usable_hit(prompt, stored):
 def tokens(count, seed):
     """Ordinary tokens of nano's vocabulary."""
     source = random.Random(seed)
-    return [source.randrange(300, 3000) for _ in range(count)]
+    return [source.randrange(300, 2000) for _ in range(count)]
 
 
 class StoredKv(ClusterTest):
@@ -38,6 +39,12 @@ class StoredKv(ClusterTest):
         with urllib.request.urlopen(request, timeout=60 * SLOWNESS) as answer:
             reply = json.load(answer)
         return reply["choices"][0]["token_ids"], reply["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+    def is_ready(self):
+        try:
+            return get_json(self.cluster.entrypoint, "/ready")
+        except urllib.error.HTTPError:
+            return False
 
     def metric(self, role, name):
         return sum(read_metrics(w["metrics_address"]).get(name, 0) for w in self.cluster.workers(role))
@@ -118,6 +125,7 @@ class StoredKv(ClusterTest):
         for role in ("prefill", "decode"):
             pid = self.cluster.kill(role)
             self.cluster.wait_for_restart(role, pid)
+        wait_until(self.is_ready, 20, "the entrypoint has streams to them")
         longer = prompt[:640] + tokens(150, 51)
         cold, _ = self.complete(longer, user="cold-5")
         wait_until(lambda: self.metric("prefill", "millrace_kv_fetcher_connected") == 1, 20, "the fetcher is found")
