@@ -168,7 +168,7 @@ TEST(WindowPeer, ACopyLivesShortly) {
 TEST(WindowPeer, TheOwnerSaysWhyItHasAWindowNoMore) {
   Machine owner("owner");
   Machine reader("reader", 2);
-  owner.config().windows.limits.ttl = milliseconds(1500);
+  owner.config().windows.limits.ttl = milliseconds(3000);
   owner.start();
   reader.start();
   const swa::WindowLocation first = owner.put(1);
