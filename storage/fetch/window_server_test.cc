@@ -61,8 +61,9 @@ class WindowServerTest : public ::testing::Test {
     registry_.emplace();
     auto server =
         FetchServer::start(config_, std::make_unique<MemoryBlockIo>(blocks_), *registry_, log_);
-    if (server.ok()) server_ = *std::move(server);
-    return server.status();
+    if (!server.ok()) return server.status();
+    server_ = *std::move(server);
+    return absl::OkStatus();
   }
   void start() {
     const absl::Status status = try_start();
