@@ -176,7 +176,7 @@ class KvLinkTest : public testing::Test {
     return {};
   }
 
-  static KvFetchJob job(std::uint64_t request, int blocks, std::vector<int> anchors = {}) {
+  static KvFetchJob job(std::uint64_t request, int blocks, const std::vector<int>& anchors = {}) {
     KvFetchJob job{.request = request, .keys = {}, .windows = {}, .timeout = 1s};
     for (int i = 1; i <= blocks; ++i) job.keys.push_back(key_of(i));
     for (const int anchor : anchors) {
