@@ -288,7 +288,9 @@ Json counters_json(const storage::store::StoreCounters& counters) {
 
 absl::StatusOr<bool> bench(const KvBenchOptions& options, const Terminal& terminal) {
   ASSIGN_OR_RETURN(const std::string controller, controller_of(options.server));
-  ASSIGN_OR_RETURN(const std::unique_ptr<StoreClient> client, open_store(controller));
+  storage::store::StoreSettings settings;
+  settings.spare_shards = options.spare_shards;
+  ASSIGN_OR_RETURN(const std::unique_ptr<StoreClient> client, open_store(controller, settings));
   const std::size_t block_bytes = client->map()->block_bytes;
   std::random_device random;
   const std::uint64_t seed =

@@ -133,6 +133,12 @@ CLI::App* add_bench(CLI::App& group, KvBenchOptions& bench) {
                    "Read blocks at random for so many seconds (0: each once)")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
+  command
+      ->add_option(
+          "--spare-shards", bench.spare_shards,
+          "Shards beyond k that a read asks for at once; the cluster's own reads ask for 1")
+      ->check(CLI::Range(0, 8))
+      ->capture_default_str();
   add_json(*command, bench.is_json);
   command->footer(
       "Examples:\n"

@@ -68,6 +68,7 @@ struct KvBenchOptions {
   int concurrency = 16;
   std::uint64_t seed = 0;
   int read_seconds = 0;  ///< 0: every block once
+  int spare_shards = 1;  ///< beyond k, that every read asks for at once
   bool is_json = false;
 };
 

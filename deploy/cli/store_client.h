@@ -12,6 +12,6 @@ namespace millrace::deploy::cli {
 /// host:port for the map. kNotFound: the cluster stores no KV; kUnavailable: no controller;
 /// kFailedPrecondition: there is no group yet.
 absl::StatusOr<std::unique_ptr<storage::client::StoreClient>> open_store(
-    const std::string& controller);
+    const std::string& controller, const storage::store::StoreSettings& settings = {});
 
 }  // namespace millrace::deploy::cli

@@ -47,6 +47,7 @@ absl::StatusOr<std::unique_ptr<StoreClient>> StoreClient::open(const StoreClient
   ASSIGN_OR_RETURN(parts->cell, MapCell::open(options.map_path));
   parts->transport = store::make_grpc_transport();
   store::BlockStoreOptions store_options;
+  store_options.settings = options.settings;
   store_options.seed = random_bits();
   store_options.registry = options.registry;
   if (has_controller) {

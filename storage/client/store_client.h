@@ -20,6 +20,7 @@ struct StoreClientOptions {
   std::string map_path{};
   /// Where the store's counters go; null: nowhere. Must outlive the client.
   Registry* registry = nullptr;
+  store::StoreSettings settings{};
 };
 
 /// A process's line to the storage nodes: the store, the map that it goes by, whoever brings newer
