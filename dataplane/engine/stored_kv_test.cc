@@ -225,7 +225,7 @@ TEST_F(StoredKvTest, AHitWithItsWindowGivesTheBitsOfAColdRun) {
       const int hit = kv::usable_hit(length, length);
       // An earlier turn that ended a little behind the hit left the window there.
       const Run earlier =
-          run_cold(*engine, std::span(prompt).first(static_cast<std::size_t>(hit + 3)));
+          run_cold(*engine, std::span(prompt).first(static_cast<std::size_t>(hit) + 3));
       ASSERT_EQ(earlier.anchor, hit);
       const kv::HitPlan plan = kv::plan_hit(length, length, true, false);
       for (const int chunk : {512, 50}) {
@@ -246,7 +246,7 @@ TEST_F(StoredKvTest, AnExactReplayGivesTheBitsOfAColdRunAndWritesNothingBelowThe
     const Run cold = run_cold(*engine, prompt);
     const int hit = kv::usable_hit(length, length);
     const Run earlier =
-        run_cold(*engine, std::span(prompt).first(static_cast<std::size_t>(hit - 128 + 1)));
+        run_cold(*engine, std::span(prompt).first(static_cast<std::size_t>(hit) - 127));
     ASSERT_EQ(earlier.anchor, hit - 128);
     const Run warm = run_hit(*engine, prompt, kv::plan_hit(length, length, false, true),
                              cold.blocks, earlier.window, 60);
