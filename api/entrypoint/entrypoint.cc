@@ -245,7 +245,7 @@ void Entrypoint::add_responses(std::unique_ptr<ResponseStore> store) {
           .decode_later = [this](Work work) { return decode_queue_.try_push(std::move(work)); },
           .admit =
               [this](const std::string& request_id,
-                     std::shared_ptr<absl::StatusOr<recipe::PreparedResponse>> prepared,
+                     const std::shared_ptr<absl::StatusOr<recipe::PreparedResponse>>& prepared,
                      const KvService::Blocks& blocks) {
                 look_up(blocks, [this, request_id, prepared](const Findings& findings) {
                   admit_response(request_id, std::move(*prepared), findings);

@@ -89,7 +89,8 @@ bool KvLookup::advance(Id id, Question& question, std::size_t index) {
       asked.push_back(key);
     }
     if (!asked.empty()) {
-      store_.query(std::move(asked), options_.lease, options_.timeout,
+      // Longer than ours: at its own deadline the store says "absent", and late is not missing.
+      store_.query(std::move(asked), options_.lease, 2 * options_.timeout,
                    [this, id, index](std::vector<bool> present) {
                      loop_.post([this, id, index, present = std::move(present)] {
                        on_answer(id, index, present);

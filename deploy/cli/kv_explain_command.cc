@@ -63,7 +63,7 @@ void print_table(const Json& found) {
   TextTable table({"", "value"});
   table.add_row({"prompt tokens", number(found["prompt_tokens"])});
   table.add_row({"blocks", number(found["blocks"])});
-  table.add_row({"blocks stored", number(found["hit_blocks"])});
+  table.add_row({"usable blocks stored", number(found["hit_blocks"])});
   table.add_row({"tokens of the hit", number(found["hit_tokens"])});
   table.add_row({"windows at", windows.empty() ? "none" : windows});
   table.add_row({"start", found["start"].get<std::string>()});
