@@ -116,7 +116,10 @@ void bench_parser(const Tokenizer& tokenizer, const ControlTokens& control,
             << std::left << std::setw(26) << "argument" << std::right << std::setw(10) << "KiB"
             << std::setw(16) << "1 token/delta" << std::setw(18) << "16 tokens/delta\n";
   for (const Argument& argument : kArguments) {
-    for (std::size_t bytes = 1024; bytes <= options.max_bytes; bytes *= 8) {
+    // Up to the longest itself, which no power of eight need be.
+    std::size_t bytes = 0;
+    while (bytes < options.max_bytes) {
+      bytes = std::min(bytes == 0 ? 1024 : 8 * bytes, options.max_bytes);
       const std::vector<TokenId> tokens = call_tokens(tokenizer, argument, bytes);
       std::size_t written = 0;
       for (const TokenId token : tokens) written += tokenizer.token_bytes(token).size();
