@@ -94,19 +94,18 @@ class Faults(unittest.TestCase):
     def test_3_with_one_frozen_eleven_are_asked_or_ten(self):
         """The same load with one node frozen in its middle, by readers that ask eleven and that ask ten at once,
         in turn. Both must be perfect; how they compare is printed."""
-        p99 = {1: [], 0: []}
-        for _ in range(2):
-            for spare in (1, 0):
-                load = self.cluster.begin("kv", "bench", "--json", "--blocks", BLOCKS, "--seed", 7, "--concurrency", 8,
-                                          "--read-s", 4, "--spare-shards", spare)
-                time.sleep(1.5)
-                self.cluster.signal_node(6, signal.SIGSTOP)
-                report, status = self.said(f"one of twelve frozen, {10 + spare} asked", load)
-                self.cluster.signal_node(6, signal.SIGCONT)
-                self.cluster.wait_until_whole(60)
-                self.expect_perfect(report, status)
-                p99[spare].append(report["reads"]["p99_ms"])
-        print(f"one frozen: p99 of eleven asked is {min(p99[1]) / min(p99[0]):.2f} of that of ten asked")
+        p99 = {}
+        for spare in (1, 0):
+            load = self.cluster.begin("kv", "bench", "--json", "--blocks", BLOCKS, "--seed", 7, "--concurrency", 8,
+                                      "--read-s", 3, "--spare-shards", spare)
+            time.sleep(1.5)
+            self.cluster.signal_node(6, signal.SIGSTOP)
+            report, status = self.said(f"one of twelve frozen, {10 + spare} asked", load)
+            self.cluster.signal_node(6, signal.SIGCONT)
+            self.cluster.wait_until_whole(60)
+            self.expect_perfect(report, status)
+            p99[spare] = report["reads"]["p99_ms"]
+        print(f"one frozen: p99 of eleven asked is {p99[1] / p99[0]:.2f} of that of ten asked")
 
     def test_4_a_third_loss_gives_misses_only_and_nothing_is_lost_for_good(self):
         for index in (1, 5, 9):
