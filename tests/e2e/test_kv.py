@@ -30,6 +30,15 @@ def tokens(count, seed):
 
 class StoredKv(ClusterTest):
     UP_ARGUMENTS = ("--kv-bytes", "256MiB")
+    is_warm = False
+
+    def setUp(self):
+        """A cluster that has just started serves before each of its processes knows the storage map."""
+        if not StoredKv.is_warm:
+            seeds = iter(range(10_000, 20_000))
+            wait_until(lambda: self.complete(tokens(300, next(seeds)), user="warm-up") and self.stored() > 0, 60,
+                       "something is stored")
+            StoredKv.is_warm = True
 
     def complete(self, prompt, max_tokens=8, user="a", **more):
         body = {"model": "nano", "prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "user": user,
