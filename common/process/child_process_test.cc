@@ -78,7 +78,7 @@ TEST(ChildProcess, WritesItsOutputWhereToldWithItsEnvironmentAndGroup) {
 }
 
 TEST(ChildProcess, TheExitDescriptorBecomesReadableAtTheEnd) {
-  auto child = ChildProcess::start(shell("sleep 100"));
+  auto child = ChildProcess::start(shell("exec sleep 100"));
   ASSERT_TRUE(child.ok()) << child.status();
   pollfd wait{.fd = child->exit_fd(), .events = POLLIN, .revents = 0};
   EXPECT_EQ(::poll(&wait, 1, 0), 0);
@@ -120,7 +120,7 @@ TEST(ChildProcess, DiesWithItsParent) {
   const pid_t parent = ::fork();
   ASSERT_GE(parent, 0);
   if (parent == 0) {
-    auto child = ChildProcess::start(shell("sleep 100"));
+    auto child = ChildProcess::start(shell("exec sleep 100"));
     const pid_t pid = child.ok() ? child->pid() : -1;
     if (::write(report[1], &pid, sizeof pid) != sizeof pid) ::_exit(1);
     ::pause();
