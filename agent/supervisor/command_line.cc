@@ -30,7 +30,8 @@ void add_size(std::vector<std::string>& arguments, std::string name, std::int64_
 std::vector<std::string> entrypoint_arguments(const ProcessSpec& spec, const NodeSettings& node,
                                               const ProcessFiles& files) {
   std::vector<std::string> arguments;
-  add(arguments, "--listen", spec.listen);
+  const bool has_host = !spec.listen.starts_with(':');
+  add(arguments, "--listen", has_host ? spec.listen : str_cat(node.listen_host, spec.listen));
   add(arguments, "--controller", node.controller_url);
   add(arguments, "--model", spec.model_dir);
   add(arguments, "--model-id", spec.model_id);

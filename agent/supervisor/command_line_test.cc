@@ -83,6 +83,15 @@ TEST(CommandLine, OfAnEntrypoint) {
             "--ready-file /r --log-level warn");
 }
 
+TEST(CommandLine, AnEntrypointWithoutAHostListensAtItsNode) {
+  ProcessSpec spec;
+  spec.role = ProcessRole::kEntrypoint;
+  spec.listen = ":8000";
+  const std::string line =
+      joined(command_line(spec, kNode, {"/r", "/responses", "/storage", "/run/f.sock"}));
+  EXPECT_NE(line.find("--listen 10.0.0.7:8000 "), std::string::npos) << line;
+}
+
 TEST(CommandLine, OfAnEntrypointNamesTheClustersSecret) {
   NodeSettings node = kNode;
   node.cluster_secret = "/data/cluster.secret";

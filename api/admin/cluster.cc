@@ -20,6 +20,13 @@ void read_count(ObjectReader& reader, std::string_view key, int most, int& out) 
 }
 
 /// The first rule a desired state breaks that is not about one field's type or range.
+/// Each listens at the address of its own node, so that one address for all of them is a mistake.
+void check_entrypoints(ObjectReader& reader, const DesiredState& desired) {
+  if (desired.entrypoint < 2 || desired.entrypoint_listen.starts_with(':')) return;
+  reader.fail("entrypoint_listen",
+              absl::InvalidArgumentError("must be \":port\" with more than one entrypoint"));
+}
+
 void check_model(ObjectReader& reader, const DesiredState& desired) {
   if (desired.model_dir.empty()) {
     reader.fail("model_dir", absl::InvalidArgumentError("must not be empty"));
@@ -109,7 +116,7 @@ absl::StatusOr<DesiredState> parse_desired_state(std::string_view text) {
   ObjectReader reader(json, "");
   read_count(reader, "prefill", kMaxWorkersPerRole, desired.prefill);
   read_count(reader, "decode", kMaxWorkersPerRole, desired.decode);
-  read_count(reader, "entrypoint", 1, desired.entrypoint);
+  read_count(reader, "entrypoint", kMaxWorkersPerRole, desired.entrypoint);
   reader.required("model_dir", desired.model_dir);
   reader.required("model_id", desired.model_id);
   reader.optional("engine", desired.engine);
@@ -119,6 +126,7 @@ absl::StatusOr<DesiredState> parse_desired_state(std::string_view text) {
   reader.optional_between("step_rows", 0, kMaxEngineSize, desired.step_rows);
   reader.optional_object("storage", &read_desired_storage, desired.storage);
   check_model(reader, desired);
+  check_entrypoints(reader, desired);
   RETURN_IF_ERROR(reader.finish());
   return desired;
 }

@@ -15,14 +15,16 @@ namespace millrace::api::admin {
 struct DesiredState {
   int prefill = 0;  ///< workers of each role, at most kMaxWorkersPerRole
   int decode = 0;
-  int entrypoint = 0;  ///< 0 or 1
+  int entrypoint = 0;  ///< at most one on a machine
   std::string model_dir;
   std::string model_id;
-  std::string engine;                                ///< switches for every worker; may be empty
-  std::string entrypoint_listen = "127.0.0.1:8000";  ///< host:port for clients
-  std::int64_t kv_blocks = 0;                        ///< per worker; 0 = the worker's own default
-  std::int64_t max_sequences = 0;                    ///< as above
-  std::int64_t step_rows = 0;                        ///< as above
+  std::string engine;  ///< switches for every worker; may be empty
+  /// host:port for clients. Without a host (":8000") an entrypoint listens at its node's own
+  /// address; with more than one of them that is the only form.
+  std::string entrypoint_listen = "127.0.0.1:8000";
+  std::int64_t kv_blocks = 0;      ///< per worker; 0 = the worker's own default
+  std::int64_t max_sequences = 0;  ///< as above
+  std::int64_t step_rows = 0;      ///< as above
   DesiredStorage storage;
   bool operator==(const DesiredState&) const = default;
 };

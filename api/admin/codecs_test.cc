@@ -302,10 +302,21 @@ TEST(AdminCodecs, NestedErrorsSayWhere) {
             "draining, backoff, failing");
 }
 
+TEST(AdminCodecs, SeveralEntrypointsListenEachAtItsOwnNode) {
+  DesiredState desired = sample_desired();
+  desired.entrypoint = 2;
+  EXPECT_EQ(message_of(parse_desired_state(to_json(desired)).status()),
+            "\"entrypoint_listen\": must be \":port\" with more than one entrypoint");
+  desired.entrypoint_listen = ":8000";
+  const absl::StatusOr<DesiredState> parsed = parse_desired_state(to_json(desired));
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(*parsed, desired);
+}
+
 TEST(AdminCodecs, DesiredStateRefusesWhatCannotBe) {
   const std::pair<const char*, Json> cases[] = {{"prefill", -1},
                                                 {"decode", kMaxWorkersPerRole + 1},
-                                                {"entrypoint", 2},
+                                                {"entrypoint", kMaxWorkersPerRole + 1},
                                                 {"model_dir", ""},
                                                 {"model_dir", "relative/path"},
                                                 {"model_id", ""},

@@ -28,7 +28,7 @@ struct ProcessSpec {
   std::string model_dir;
   std::string model_id;
   std::string engine;              ///< engine switches, "rounding=off,..."; empty = none
-  std::string listen;              ///< entrypoints only: host:port for clients
+  std::string listen;              ///< entrypoints only: host:port for clients, or ":port"
   std::int64_t kv_blocks = 0;      ///< engines only; 0 = the worker's own default
   std::int64_t max_sequences = 0;  ///< as above
   std::int64_t step_rows = 0;      ///< as above

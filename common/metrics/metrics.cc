@@ -1,17 +1,25 @@
 #include "common/metrics/metrics.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <prometheus/counter.h>
 #include <prometheus/exposer.h>
 #include <prometheus/gauge.h>
 #include <prometheus/histogram.h>
 #include <prometheus/registry.h>
 #include <prometheus/text_serializer.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <cstdint>
 #include <exception>
 #include <map>
 #include <mutex>
 #include <set>
+#include <thread>
 #include <utility>
 
 #include "common/check.h"
@@ -153,6 +161,25 @@ std::string Registry::exposition() const {
   return prometheus::TextSerializer().Serialize(impl_->registry->Collect());
 }
 
+namespace {
+
+/// Connects and leaves. What fails is not this one's matter.
+void visit(std::string_view address) {
+  const std::size_t colon = address.rfind(':');
+  std::uint16_t port = 0;
+  std::from_chars(address.data() + colon + 1, address.data() + address.size(), port);
+  sockaddr_in to{};
+  to.sin_family = AF_INET;
+  to.sin_port = htons(port);
+  if (inet_pton(AF_INET, std::string(address.substr(0, colon)).c_str(), &to.sin_addr) != 1) return;
+  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd < 0) return;
+  (void)::connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof(to));
+  ::close(fd);
+}
+
+}  // namespace
+
 struct MetricsServer::Impl {
   std::shared_ptr<prometheus::Registry> registry;
   std::unique_ptr<prometheus::Exposer> exposer;
@@ -182,6 +209,17 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::start(const std::s
 
 MetricsServer::MetricsServer(std::unique_ptr<Impl> impl, std::string address)
     : impl_(std::move(impl)), address_(std::move(address)) {}
-MetricsServer::~MetricsServer() = default;
+
+/// civetweb's thread looks only every two seconds whether it is to stop, unless someone connects:
+/// so someone does, until it has stopped.
+MetricsServer::~MetricsServer() {
+  std::jthread visitor([address = address_](const std::stop_token& has_stopped) {
+    while (!has_stopped.stop_requested()) {
+      visit(address);
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+  });
+  impl_->exposer.reset();
+}
 
 }  // namespace millrace

@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <string>
 
 namespace millrace {
@@ -99,6 +100,16 @@ TEST(MetricsServer, ServesTheRegistryOnAFreePort) {
   EXPECT_THAT((*server)->address(), Not(HasSubstr(":0")));
   EXPECT_THAT(http_get((*server)->address(), "/metrics"),
               HasSubstr("millrace_test_served_total 7\n"));
+}
+
+TEST(MetricsServer, StopsAtOnce) {
+  const Registry registry;
+  auto server = MetricsServer::start("127.0.0.1:0", registry);
+  ASSERT_TRUE(server.ok()) << server.status();
+  http_get((*server)->address(), "/metrics");
+  const auto begin = std::chrono::steady_clock::now();
+  server->reset();
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(1));
 }
 
 TEST(MetricsServer, APortInUseIsAnErrorThatNamesIt) {

@@ -239,8 +239,10 @@ std::optional<std::string> Pass::best_node(ProcessRole role) const {
   std::optional<std::string> best;
   for (const auto& [node_id, node] : inputs_.nodes) {
     if (!node.is_alive) continue;
-    // Two storage processes of one machine would die together.
-    if (role == ProcessRole::kStorage && load[node_id].first > 0) continue;
+    // Two storage processes of one machine would die together; two entrypoints cannot have one
+    // port.
+    const bool is_single = role == ProcessRole::kStorage || role == ProcessRole::kEntrypoint;
+    if (is_single && load[node_id].first > 0) continue;
     if (!best || load[node_id] < load[*best]) best = node_id;
   }
   return best;

@@ -87,6 +87,11 @@ TEST(Reconcile, PlacesWhatIsDesiredSpreadByRoleThenByLoadThenByName) {
             "prefill-0@n0 prefill-1@n1 decode-0@n0 decode-1@n1 decode-2@n0 entrypoint-0@n1");
 }
 
+TEST(Reconcile, PlacesOneEntrypointOnANode) {
+  const Nodes nodes = nodes_of({node("n0", {}), node("n1", {})});
+  EXPECT_EQ(summary(settle({}, desire(0, 0, 3), nodes)), "entrypoint-0@n0 entrypoint-1@n1");
+}
+
 TEST(Reconcile, PlacesNothingWithoutALiveNode) {
   EXPECT_EQ(summary(settle({}, desire(1, 1), {})), "");
   Nodes dead = nodes_of({node("n0", {})});

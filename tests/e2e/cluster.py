@@ -60,7 +60,10 @@ def put_json(address, path, value):
 def read_metrics(address):
     """The samples of GET /metrics as a dict from name with labels to value."""
     with urllib.request.urlopen(f"http://{address}/metrics", timeout=10 * SLOWNESS) as answer:
-        text = answer.read().decode()
+        return parse_metrics(answer.read().decode())
+
+
+def parse_metrics(text):
     samples = {}
     for line in text.splitlines():
         match = re.fullmatch(r"([a-zA-Z_:][\w:]*(?:\{.*\})?) (\S+)(?: \d+)?", line)
