@@ -1,0 +1,22 @@
+#include "dataplane/routing/buckets.h"
+
+#include <algorithm>
+
+namespace millrace::dataplane::routing {
+
+int bucket_of(std::int64_t input_tokens, const BucketEdges& edges) {
+  return static_cast<int>(std::upper_bound(edges.lower.begin(), edges.lower.end(), input_tokens) -
+                          edges.lower.begin());
+}
+
+std::optional<int> serving_bucket(int bucket, std::span<const int, kBucketCount> instances) {
+  for (int larger = bucket; larger < kBucketCount; ++larger) {
+    if (instances[static_cast<std::size_t>(larger)] > 0) return larger;
+  }
+  for (int smaller = bucket - 1; smaller >= 0; --smaller) {
+    if (instances[static_cast<std::size_t>(smaller)] > 0) return smaller;
+  }
+  return std::nullopt;
+}
+
+}  // namespace millrace::dataplane::routing

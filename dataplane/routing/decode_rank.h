@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+namespace millrace::dataplane::routing {
+
+/// A decode rank at the moment of a decision: its last load report, and what was charged to it
+/// since.
+struct DecodeRank {
+  std::int64_t requests = 0;        ///< charged to it, started or not
+  std::int64_t kv_tokens = 0;       ///< of those requests
+  std::int64_t free_kv_tokens = 0;  ///< that a new request could have; below its length: no room
+  bool is_accepting = true;
+};
+
+/// Sums over the ranks that accept requests.
+struct DecodeTotals {
+  std::int64_t ranks = 0;
+  std::int64_t kv_tokens = 0;
+  std::int64_t free_kv_tokens = 0;
+};
+DecodeTotals totals_of(std::span<const DecodeRank> ranks);
+
+/// The KV length that no rank should exceed while others lie lower:
+/// 1.05 × (pending + charged) ÷ ranks, where `pending_tokens` are the prompt tokens of all requests
+/// without a decode rank yet, the one to be placed included, and count only as far as they fit the
+/// free KV (DualPath §6, arXiv 2602.21548).
+double high_token_mark(std::int64_t pending_tokens, const DecodeTotals& totals);
+
+/// Chooses the decode rank of a request of `request_tokens`: of the ranks that have room and would
+/// stay at or below the mark, the one with the fewest requests; if every rank with room would
+/// exceed it, the one with the least KV. So short requests go where few run although their KV is
+/// long, and long ones where KV is short. nullopt when none has room.
+///
+/// Equal scores go to the lower index, so that equal inputs give equal answers everywhere.
+std::optional<std::size_t> pick_decode_rank(std::int64_t request_tokens,
+                                            std::int64_t pending_tokens, const DecodeTotals& totals,
+                                            std::span<const DecodeRank> ranks);
+
+}  // namespace millrace::dataplane::routing

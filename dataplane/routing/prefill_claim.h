@@ -1,0 +1,54 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "common/time_point.h"
+#include "dataplane/routing/buckets.h"
+
+namespace millrace::dataplane::routing {
+
+/// What an entrypoint offers of one bucket, as a prefill instance knows it.
+struct Advertisement {
+  TimePoint oldest_since;     ///< its longest-waiting request, by the instance's clock
+  std::int64_t quota_ns = 0;  ///< predicted compute of that request
+  std::int64_t waiting = 0;   ///< requests of the bucket there; 0 = nothing is offered
+};
+
+/// How much an instance takes on.
+struct ClaimLimits {
+  /// Predicted compute queued on a rank beyond which it wants no more: two steps, so that a rank
+  /// never waits for a request and hardly a request for a rank that another instance has free.
+  std::int64_t quota_per_rank_ns = 600'000'000;
+};
+
+/// The rank with the least queued compute; equal ones: the lower index. `queued_ns` is not empty.
+std::size_t pick_rank(std::span<const std::int64_t> queued_ns);
+
+/// Whether an instance claims another request: a rank is idle, or has less queued than its limit.
+/// What the request costs does not matter, so that one of any size is served; one claim at a time
+/// overshoots the limit by one request at most.
+bool wants_more(std::span<const std::int64_t> queued_ns, const ClaimLimits& limits);
+
+/// The entrypoint to claim from: of those that offer something in a bucket that is served here, the
+/// one whose request has waited longest. Equal ones: the lower bucket, then the lower entrypoint.
+/// `offers[e][b]` is entrypoint e's bucket b; `serves` says which buckets this instance serves.
+struct ClaimTarget {
+  std::size_t entrypoint = 0;
+  int bucket = 0;
+
+  friend bool operator==(const ClaimTarget&, const ClaimTarget&) = default;
+};
+using Offers = std::array<Advertisement, kBucketCount>;
+std::optional<ClaimTarget> choose_claim(std::span<const Offers> offers,
+                                        const std::array<bool, kBucketCount>& serves);
+
+/// The buckets whose requests an instance of `bucket` serves, given how many instances each bucket
+/// has: its own, and those without one that spill to it.
+std::array<bool, kBucketCount> served_buckets(int bucket,
+                                              std::span<const int, kBucketCount> instances);
+
+}  // namespace millrace::dataplane::routing
