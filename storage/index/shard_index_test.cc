@@ -272,6 +272,52 @@ TEST(RocksIndex, RefusesAnotherTargetsFolderAndNamesBoth) {
   refused(other, "1", "9");
 }
 
+/// Bytes that this process has read so far, from files or from the page cache.
+std::uint64_t bytes_read() {
+  std::ifstream file("/proc/self/io");
+  std::string name;
+  std::uint64_t value = 0;
+  while (file >> name >> value) {
+    if (name == "rchar:") return value;
+  }
+  ADD_FAILURE() << "/proc/self/io has no rchar";
+  return 0;
+}
+
+TEST(RocksIndex, LookingUpReadsFewBlocksHoweverLargeTheIndexIs) {
+  const TemporaryFolder folder;
+  TargetIdentity large = identity();
+  constexpr std::uint64_t kRecords = 40'000;
+  large.slot_count = kRecords;
+  // Filters and indexes of one file are larger than this cache, as those of a full target are
+  // larger than one shard of the real one.
+  const RocksIndexOptions options = {.path = folder.path(),
+                                     .identity = large,
+                                     .cache_bytes = 20 << 10,
+                                     .write_buffer_bytes = 64 << 20};
+  {
+    const auto index = open_rocks_index(options);
+    ASSERT_TRUE(index.ok()) << index.status();
+    std::vector<IndexChange> batch;
+    for (std::uint64_t number = 0; number < kRecords; ++number) {
+      batch.push_back(PutShard{{key_of(number), record(number)}});
+      if (batch.size() < 1000) continue;
+      ASSERT_TRUE((*index)->commit(batch, Durability::kBuffered).ok());
+      batch.clear();
+    }
+  }
+  const auto index = open_rocks_index(options);  // all of it is in files now
+  ASSERT_TRUE(index.ok()) << index.status();
+  const std::uint64_t before = bytes_read();
+  constexpr std::uint64_t kFinds = 500;
+  for (std::uint64_t i = 0; i < kFinds; ++i) {
+    const auto found = (*index)->find(key_of(i * 199 % kRecords));
+    ASSERT_TRUE(found.ok() && found->has_value());
+  }
+  // A part of the filter, one of the index, and the block of the record: 4 KiB each.
+  EXPECT_LT((bytes_read() - before) / kFinds, 24U << 10);
+}
+
 TEST(RocksIndex, ASecondOpenerIsRefused) {
   const TemporaryFolder folder;
   const auto first = open(Kind::kRocks, folder.path());
