@@ -15,62 +15,14 @@ import json
 import random
 import statistics
 import sys
-import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "e2e"))
+from kv_cluster import Measured, cluster, tokens
+from kv_policy import BLOCK
 
-import client  # noqa: E402
-import cluster  # noqa: E402
-
-BLOCK = 128
 SUFFIX = 140  # tokens behind the hit; 134 are the least
 KINDS = ("cold", "window", "replay")
 COLOURS = {"cold": "#b3423a", "window": "#2f7d4f", "replay": "#4a6fb0"}
-
-
-def tokens(count, rng):
-    return [rng.randrange(300, 1500) for _ in range(count)]
-
-
-class Measured:
-    """One cluster and its model."""
-
-    def __init__(self, own):
-        self.own = own
-        self.address = own.entrypoint
-        self.model = client.model_of(own.entrypoint)
-
-    def ask(self, prompt, max_tokens):
-        """Milliseconds to the first event, and from there for each further token; cached tokens."""
-        body = {"model": self.model, "prompt": prompt, "max_tokens": max_tokens, "temperature": 0,
-                "ignore_eos": True, "stream_options": {"include_usage": True}}
-        start = time.monotonic()
-        events = client.events(self.address, "/v1/completions", body)
-        next(events)
-        first = time.monotonic()
-        cached = 0
-        for event in events:
-            usage = event.get("usage") if isinstance(event, dict) else None
-            if usage:
-                cached = usage["prompt_tokens_details"]["cached_tokens"]
-        rest = time.monotonic() - first
-        return 1000 * (first - start), 1000 * rest / max(1, max_tokens - 1), cached
-
-    def sum_of(self, name):
-        return sum(cluster.read_metrics(w["metrics_address"]).get(name, 0.0)
-                   for role in ("prefill", "decode") for w in self.own.workers(role))
-
-    def settle(self):
-        """Until everything that was sealed has been stored."""
-        seen = None
-        while True:
-            now = (self.sum_of("millrace_kv_seal_backlog"),
-                   self.sum_of('millrace_kv_sealed_blocks_total{result="stored"}'))
-            if now == seen and now[0] == 0:
-                return
-            seen = now
-            time.sleep(0.2)
 
 
 def first_tokens(store, lengths, rounds, rng):
@@ -84,12 +36,13 @@ def first_tokens(store, lengths, rounds, rng):
                     # Leaves its window at the hit, or one block behind it, where this prompt cannot use it.
                     store.ask(prompt[:hit + (1 if kind == "window" else BLOCK + 1)], 1)
                     store.settle()
-                took, _, cached = store.ask(prompt, 2)
+                answer = store.ask(prompt, 2)
                 expected = {"cold": 0, "window": hit, "replay": hit - BLOCK}[kind]
-                if cached != expected:
-                    print(f"note: {kind} at {length}: {cached} cached tokens, expected {expected}", file=sys.stderr)
+                if answer.cached != expected:
+                    print(f"note: {kind} at {length}: {answer.cached} cached tokens, expected {expected}",
+                          file=sys.stderr)
                     continue
-                times[kind][length].append(took)
+                times[kind][length].append(answer.first_ms)
     return {kind: {length: statistics.median(values) for length, values in by_length.items() if values}
             for kind, by_length in times.items()}
 
@@ -100,7 +53,7 @@ def decoding(store, plain, rounds, rng):
     for number in range(rounds):
         prompt = tokens(64, rng)
         order = (store, plain) if number % 2 == 0 else (plain, store)
-        took = {one: one.ask(prompt, 512)[1] for one in order}
+        took = {one: one.ask(prompt, 512).token_ms for one in order}
         pairs.append((took[store], took[plain]))
     return (statistics.median(a for a, _ in pairs), statistics.median(b for _, b in pairs),
             statistics.median(a / b for a, b in pairs))
