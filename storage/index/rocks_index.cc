@@ -73,8 +73,8 @@ rocksdb::ColumnFamilyOptions family_options(const RocksIndexOptions& options,
   table.block_cache = cache;
   table.filter_policy.reset(rocksdb::NewBloomFilterPolicy(kBloomBitsPerKey, false));
   // Filters and indexes live in the cache, so that memory is bounded, and in small parts: a whole
-  // one grows with its file, and one that is larger than a shard of the cache would be read from the
-  // file again for every key.
+  // one grows with its file, and one that is larger than a shard of the cache would be read from
+  // the file again for every key.
   table.cache_index_and_filter_blocks = true;
   table.cache_index_and_filter_blocks_with_high_priority = true;
   table.pin_top_level_index_and_filter = true;
