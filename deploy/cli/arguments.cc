@@ -24,6 +24,7 @@ struct AllOptions {
   ChatOptions chat;
   CompleteOptions complete;
   BenchOptions bench;
+  FitOptions fit;
   EvalOptions eval;
   RecipeOptions recipe;
   StorageOptions storage;
@@ -154,10 +155,39 @@ CLI::App* add_complete(CLI::App& app, CompleteOptions& complete) {
   return command;
 }
 
-CLI::App* add_bench(CLI::App& app, BenchOptions& bench) {
-  CLI::App* group = app.add_subcommand("bench", "Measure a running cluster");
-  group->require_subcommand(1);
-  CLI::App* command = group->add_subcommand("serve", "Send a load and measure latency");
+CLI::App* add_bench_fit(CLI::App& group, FitOptions& fit) {
+  CLI::App* command =
+      group.add_subcommand("fit", "Measure an engine's steps and fit the cost model to them");
+  command->add_option("--model", fit.model_dir, "Folder of the checkpoint (default: nano)");
+  command->add_option("--model-id", fit.model_id, "Name under which the model is served")
+      ->capture_default_str();
+  command->add_option("--out", fit.out, "The cost file to write")->capture_default_str();
+  command->add_option("--plot", fit.plot, "Draw predicted against measured steps (SVG)");
+  command->add_option("--seconds", fit.seconds, "How long to measure")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--threads", fit.threads, "Of the engine; 0: one for each core")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  command->add_option("--max-context", fit.max_context, "Tokens of the longest prompt")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--step-rows", fit.step_rows, "Tokens of one engine step")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--max-batch", fit.max_batch, "Sequences of one decode step")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--seed", fit.seed, "Of lengths and tokens")->capture_default_str();
+  command->footer(
+      "Example:\n"
+      "  millrace bench fit --seconds 120 --out cost.json --plot cost.svg\n"
+      "Needs no running cluster, and an otherwise idle machine: it measures by the wall clock.");
+  return command;
+}
+
+CLI::App* add_bench_serve(CLI::App& group, BenchOptions& bench) {
+  CLI::App* command = group.add_subcommand("serve", "Send a load and measure latency");
   add_server(*command, bench.server);
   command->add_option("--model", bench.model_dir,
                       "Folder of the served model, for its tokenizer (default: the cluster's)");
@@ -255,7 +285,10 @@ Parsed parse_arguments(int argc, const char* const* argv, const Surroundings& su
   const CLI::App* status = add_status(app, options.status);
   const CLI::App* chat = add_chat(app, options.chat);
   const CLI::App* complete = add_complete(app, options.complete);
-  const CLI::App* bench = add_bench(app, options.bench);
+  CLI::App* bench_group = app.add_subcommand("bench", "Measure a cluster, or an engine");
+  bench_group->require_subcommand(1);
+  const CLI::App* bench = add_bench_serve(*bench_group, options.bench);
+  const CLI::App* fit = add_bench_fit(*bench_group, options.fit);
   const CLI::App* eval = add_eval(app, options.eval);
   const RecipeApps recipe = add_recipe(app, options.recipe);
   const StorageApps storage = add_storage(app, options.storage);
@@ -267,14 +300,14 @@ Parsed parse_arguments(int argc, const char* const* argv, const Surroundings& su
   }
 
   options.up.program_dir = surroundings.program_dir;
-  if (options.up.model_dir.empty()) {
-    options.up.model_dir = default_model_dir(surroundings.program_dir);
+  for (std::string* dir : {&options.up.model_dir, &options.fit.model_dir}) {
+    if (dir->empty()) *dir = default_model_dir(surroundings.program_dir);
   }
   for (std::string* path :
        {&options.up.data_dir, &options.up.model_dir, &options.down.data_dir,
         &options.status.data_dir, &options.chat.server.data_dir, &options.complete.server.data_dir,
         &options.bench.server.data_dir, &options.bench.model_dir, &options.eval.server.data_dir,
-        &options.eval.model_dir}) {
+        &options.eval.model_dir, &options.fit.model_dir}) {
     make_absolute(*path, surroundings);
   }
   for (std::string* path : data_dirs_of(options.storage)) make_absolute(*path, surroundings);
@@ -284,6 +317,7 @@ Parsed parse_arguments(int argc, const char* const* argv, const Surroundings& su
   if (chat->parsed()) return {.command = options.chat};
   if (complete->parsed()) return {.command = options.complete};
   if (bench->parsed()) return {.command = options.bench};
+  if (fit->parsed()) return {.command = options.fit};
   if (eval->parsed()) return {.command = options.eval};
   if (storage.nodes->parsed()) return {.command = options.storage.nodes};
   if (storage.replace->parsed()) return {.command = options.storage.replace};

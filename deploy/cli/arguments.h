@@ -29,9 +29,9 @@ std::string default_model_dir(const std::string& program_dir);
 
 using Command =
     std::variant<UpOptions, DownOptions, StatusOptions, ChatOptions, CompleteOptions, BenchOptions,
-                 EvalOptions, RecipeRenderOptions, RecipeParseOptions, RecipeEncodeOptions,
-                 StorageNodesOptions, StorageReplaceOptions, KvStatusOptions, KvScrubOptions,
-                 KvEvictOptions, KvCheckOptions, KvExplainOptions, KvBenchOptions>;
+                 FitOptions, EvalOptions, RecipeRenderOptions, RecipeParseOptions,
+                 RecipeEncodeOptions, StorageNodesOptions, StorageReplaceOptions, KvStatusOptions,
+                 KvScrubOptions, KvEvictOptions, KvCheckOptions, KvExplainOptions, KvBenchOptions>;
 
 /// A command to run, or (help, version, a mistake) an exit status after something was printed.
 struct Parsed {

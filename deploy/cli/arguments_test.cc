@@ -73,8 +73,15 @@ TEST(Arguments, MistakesAreRefused) {
 }
 
 TEST(Arguments, EveryCommandHasHelpWithAnExample) {
-  for (const std::vector<const char*>& words : std::vector<std::vector<const char*>>{
-           {"up"}, {"down"}, {"status"}, {"chat"}, {"complete"}, {"bench", "serve"}, {"eval"}}) {
+  for (const std::vector<const char*>& words :
+       std::vector<std::vector<const char*>>{{"up"},
+                                             {"down"},
+                                             {"status"},
+                                             {"chat"},
+                                             {"complete"},
+                                             {"bench", "serve"},
+                                             {"bench", "fit"},
+                                             {"eval"}}) {
     std::vector<const char*> with_help = words;
     with_help.push_back("--help");
     ::testing::internal::CaptureStdout();

@@ -78,6 +78,19 @@ struct BenchOptions {
   bool is_json = false;
 };
 
+struct FitOptions {
+  std::string model_dir = {};  ///< empty: the one that comes with Millrace
+  std::string model_id = "nano";
+  std::string out = "cost.json";
+  std::string plot = {};  ///< empty: nothing is drawn
+  double seconds = 60;
+  int threads = 0;  ///< 0: one for each core
+  int max_context = 4096;
+  int step_rows = 256;  ///< the worker's default
+  int max_batch = 32;
+  std::uint64_t seed = 1;
+};
+
 struct EvalOptions {
   ServerOptions server = {};
   std::string tasks = {};      ///< empty: eval/tasks.jsonl of the model's folder
@@ -93,6 +106,7 @@ int run_status(const StatusOptions& options, const Terminal& terminal);
 int run_chat(const ChatOptions& options, const Terminal& terminal);
 int run_complete(const CompleteOptions& options, const Terminal& terminal);
 int run_bench_serve(const BenchOptions& options, const Terminal& terminal);
+int run_bench_fit(const FitOptions& options, const Terminal& terminal);
 int run_eval(const EvalOptions& options, const Terminal& terminal);
 
 }  // namespace millrace::deploy::cli

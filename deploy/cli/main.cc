@@ -41,6 +41,7 @@ struct Run {
   int operator()(const cli::BenchOptions& options) const {
     return run_bench_serve(options, terminal);
   }
+  int operator()(const cli::FitOptions& options) const { return run_bench_fit(options, terminal); }
   int operator()(const cli::EvalOptions& options) const { return run_eval(options, terminal); }
   int operator()(const cli::StorageNodesOptions& options) const {
     return run_storage_nodes(options, terminal);
