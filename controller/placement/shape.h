@@ -39,7 +39,7 @@ struct PlannerSettings {
 // The targets are far below what drift costs between two plans, so that a plan moves little
 // (docs/balancing.md, "Expert placement", has the measurements).
 inline constexpr PlannerSettings kPrefillSettings{4, 100, 1'000, 1.0005, 0.002};
-inline constexpr PlannerSettings kDecodeSettings{1, 1'000, 10'000, 1.01, 0.01};
+inline constexpr PlannerSettings kDecodeSettings{1, 1'000, 10'000, 1.005, 0.01};
 
 /// kInvalidArgument names the setting: counts below zero, 1 <= window <= interval, target >= 1,
 /// gain >= 0.
