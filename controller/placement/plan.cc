@@ -1,10 +1,7 @@
 #include "controller/placement/plan.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
-#include <numeric>
-#include <set>
 #include <utility>
 
 #include "common/check.h"

@@ -293,7 +293,9 @@ TEST(PlanExperts, RefusesWhatItCannotPlanAndNamesIt) {
   EXPECT_EQ(refusal(shape_of(4, 3, 1), one_layer({1, 1, 1, 1}), current),
             "3 ranks of 1 expert slots have 3 slots, but the 4 experts need at least 4");
   EXPECT_EQ(refusal(shape_of(4, 0, 2), one_layer({1, 1, 1, 1}), current),
-            "rank_count is 0; it must be positive");
+            "rank_count is 0; it must be from 1 to 65536");
+  EXPECT_EQ(refusal(shape_of(4, 65536, 65536), one_layer({1, 1, 1, 1}), current),
+            "65536 ranks of 65536 slots are too many; there may be 4194304 slots");
   EXPECT_EQ(refusal(shape_of(4, 2, 2, 1, 3), one_layer({1, 1, 1, 1}), current),
             "group_count is 3; it must divide the 4 experts");
 }
@@ -304,7 +306,7 @@ TEST(PlannerSettings, AreCheckedWithTheirNames) {
   const auto message = [](const PlannerSettings& settings) {
     return std::string(validate(settings).message());
   };
-  EXPECT_EQ(message({-1, 1, 1, 1.0, 0.0}), "redundant_per_rank is -1; it must not be negative");
+  EXPECT_EQ(message({-1, 1, 1, 1.0, 0.0}), "redundant_per_rank is -1; it must be from 0 to 65536");
   EXPECT_EQ(
       message({0, 5, 4, 1.0, 0.0}),
       "window_steps is 5 and interval_steps 4; they must be 1 <= window_steps <= interval_steps");

@@ -11,9 +11,16 @@
 namespace millrace::controller::placement {
 namespace {
 
-absl::Status positive(const char* name, int value) {
-  if (value > 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(str_cat(name, " is ", value, "; it must be positive"));
+absl::Status in_range(const char* name, int value) {
+  if (value >= 1 && value <= kMaxCount) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      str_cat(name, " is ", value, "; it must be from 1 to ", kMaxCount));
+}
+
+absl::Status validate_redundant(int redundant_per_rank) {
+  if (redundant_per_rank >= 0 && redundant_per_rank <= kMaxCount) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      str_cat("redundant_per_rank is ", redundant_per_rank, "; it must be from 0 to ", kMaxCount));
 }
 
 absl::Status too_few_slots(int rank_count, int slots, int expert_count) {
@@ -26,10 +33,7 @@ absl::Status too_few_slots(int rank_count, int slots, int expert_count) {
 }  // namespace
 
 absl::Status validate(const PlannerSettings& settings) {
-  if (settings.redundant_per_rank < 0) {
-    return absl::InvalidArgumentError(str_cat("redundant_per_rank is ", settings.redundant_per_rank,
-                                              "; it must not be negative"));
-  }
+  RETURN_IF_ERROR(validate_redundant(settings.redundant_per_rank));
   if (settings.window_steps < 1 || settings.interval_steps < settings.window_steps) {
     return absl::InvalidArgumentError(
         str_cat("window_steps is ", settings.window_steps, " and interval_steps ",
@@ -53,7 +57,7 @@ absl::Status validate(const ExpertShape& shape) {
       {"node_count", shape.node_count},   {"group_count", shape.group_count},
   };
   for (const auto& [name, value] : counts) {
-    RETURN_IF_ERROR(positive(name, value));
+    RETURN_IF_ERROR(in_range(name, value));
   }
   if (shape.expert_count % shape.group_count != 0) {
     return absl::InvalidArgumentError(str_cat("group_count is ", shape.group_count,
@@ -63,6 +67,11 @@ absl::Status validate(const ExpertShape& shape) {
   const std::int64_t slots = static_cast<std::int64_t>(shape.rank_count) * shape.slots_per_rank;
   if (slots < shape.expert_count) {
     return too_few_slots(shape.rank_count, shape.slots_per_rank, shape.expert_count);
+  }
+  if (slots > kMaxSlots) {
+    return absl::InvalidArgumentError(str_cat(shape.rank_count, " ranks of ", shape.slots_per_rank,
+                                              " slots are too many; there may be ", kMaxSlots,
+                                              " slots"));
   }
   return absl::OkStatus();
 }
@@ -82,12 +91,9 @@ absl::StatusOr<int> slots_per_rank(int expert_count, int rank_count, int redunda
   for (const auto& [name, value] :
        {std::pair("expert_count", expert_count), std::pair("rank_count", rank_count),
         std::pair("max_slots_per_rank", max_slots_per_rank)}) {
-    RETURN_IF_ERROR(positive(name, value));
+    RETURN_IF_ERROR(in_range(name, value));
   }
-  if (redundant_per_rank < 0) {
-    return absl::InvalidArgumentError(
-        str_cat("redundant_per_rank is ", redundant_per_rank, "; it must not be negative"));
-  }
+  RETURN_IF_ERROR(validate_redundant(redundant_per_rank));
   const int share = expert_count / rank_count + (expert_count % rank_count != 0 ? 1 : 0);
   if (share > max_slots_per_rank) {
     return too_few_slots(rank_count, max_slots_per_rank, expert_count);

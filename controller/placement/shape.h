@@ -9,6 +9,10 @@
 
 namespace millrace::controller::placement {
 
+/// Far above any model or cluster; numbers beyond are refused.
+inline constexpr int kMaxCount = 65'536;
+inline constexpr int kMaxSlots = 1 << 22;
+
 /// What the experts of one instance are spread over. Slots are counted rank by rank: slot s belongs
 /// to rank s / slots_per_rank; ranks are counted node by node.
 struct ExpertShape {
@@ -41,11 +45,11 @@ struct PlannerSettings {
 inline constexpr PlannerSettings kPrefillSettings{4, 100, 1'000, 1.0005, 0.002};
 inline constexpr PlannerSettings kDecodeSettings{1, 1'000, 10'000, 1.005, 0.01};
 
-/// kInvalidArgument names the setting: counts below zero, 1 <= window <= interval, target >= 1,
+/// kInvalidArgument names the setting: 0 <= redundant, 1 <= window <= interval, target >= 1,
 /// gain >= 0.
 absl::Status validate(const PlannerSettings& settings);
-/// kInvalidArgument names the number: all positive, groups divide the experts, at least as many
-/// slots as experts (kFailedPrecondition: both numbers).
+/// kInvalidArgument names the number: all from 1 to kMaxCount, at most kMaxSlots slots, groups
+/// divide the experts. kFailedPrecondition: less slots than experts, both named.
 absl::Status validate(const ExpertShape& shape);
 
 /// Whether the loads of a step (counted from 0) belong to the window before the next plan.

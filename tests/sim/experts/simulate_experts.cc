@@ -20,6 +20,7 @@ namespace {
 
 using controller::placement::ExpertShape;
 using controller::placement::kDecodeSettings;
+using controller::placement::kMaxCount;
 using controller::placement::kPrefillSettings;
 using controller::placement::Placement;
 using controller::placement::PlannerSettings;
@@ -38,8 +39,9 @@ absl::Status validate(const ExpertScenario& scenario) {
       {"measured_intervals", scenario.measured_intervals},
   };
   for (const auto& [name, value] : counts) {
-    if (value < 1) {
-      return absl::InvalidArgumentError(str_cat(name, " is ", value, "; it must be positive"));
+    if (value < 1 || value > kMaxCount) {
+      return absl::InvalidArgumentError(
+          str_cat(name, " is ", value, "; it must be from 1 to ", kMaxCount));
     }
   }
   const int most = std::min(scenario.expert_count, 16);
@@ -237,7 +239,7 @@ absl::StatusOr<ExpertReport> simulate_experts(const ExpertScenario& scenario, st
   const PlannerSettings& settings = scenario.settings;
   ASSIGN_OR_RETURN(const int slots,
                    controller::placement::slots_per_rank(scenario.expert_count, scenario.rank_count,
-                                                         settings.redundant_per_rank, 1 << 20));
+                                                         settings.redundant_per_rank, kMaxCount));
   const ExpertShape shape{1, scenario.expert_count, scenario.rank_count, slots};
   Traffic traffic(scenario, seed);
   Arm identity(shape, identity_placement(shape));
