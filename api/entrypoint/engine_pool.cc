@@ -33,6 +33,7 @@ struct EnginePool::Slot {
                             .running = load.running(),
                             .waiting = load.waiting(),
                             .waiting_tokens = load.waiting_tokens(),
+                            .kv_tokens = load.kv_tokens(),
                             .kv_blocks_used = load.kv_blocks_used(),
                             .kv_blocks_total = load.kv_blocks_total()};
     charges.add_to(snapshot);
@@ -196,7 +197,8 @@ bool EnginePool::is_serving() const {
   return accepting(WorkerRole::kPrefill) > 0 && accepting(WorkerRole::kDecode) > 0;
 }
 
-EnginePool::Choice EnginePool::choose(WorkerRole role, const RequestSize& size) const {
+EnginePool::Choice EnginePool::choose(WorkerRole role, const RequestSize& size,
+                                      std::uint64_t pending_tokens) const {
   const std::vector<const Slot*> slots = slots_of(role);
   std::vector<WorkerSnapshot> all;
   std::vector<WorkerSnapshot> free;
@@ -208,13 +210,16 @@ EnginePool::Choice EnginePool::choose(WorkerRole role, const RequestSize& size) 
       free.back().is_accepting = false;
     }
   }
-  const auto pick = role == WorkerRole::kPrefill ? dataplane::routing::pick_prefill_worker
-                                                 : dataplane::routing::pick_decode_worker;
-  if (const auto index = pick(size, free)) {
+  const auto pick = [&](const std::vector<WorkerSnapshot>& workers) {
+    return role == WorkerRole::kPrefill
+               ? dataplane::routing::pick_prefill_worker(size, workers)
+               : dataplane::routing::pick_decode_worker(size, pending_tokens, workers);
+  };
+  if (const auto index = pick(free)) {
     return {Capacity::kNow, slots[*index]->worker.worker_id};
   }
   if (accepting(role) == 0) return {Capacity::kNoEngine, {}};
-  return {pick(size, all) ? Capacity::kLater : Capacity::kNever, {}};
+  return {pick(all) ? Capacity::kLater : Capacity::kNever, {}};
 }
 
 void EnginePool::start(const std::string& worker_id, proto::v1::EngineCommand command,

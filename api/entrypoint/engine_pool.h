@@ -62,7 +62,9 @@ class EnginePool {
     Capacity capacity = Capacity::kNoEngine;
     std::string worker_id;  ///< with kNow
   };
-  Choice choose(admin::WorkerRole role, const dataplane::routing::RequestSize& size) const;
+  /// `pending_tokens`: of all requests that have no decode worker yet, this one included.
+  Choice choose(admin::WorkerRole role, const dataplane::routing::RequestSize& size,
+                std::uint64_t pending_tokens) const;
 
   /// Whether both roles have a worker that takes requests.
   bool is_serving() const;

@@ -499,7 +499,7 @@ absl::Status Entrypoint::check_capacity(std::size_t prompt_tokens,
   if (!pool_->is_serving()) return readiness();
   for (const admin::WorkerRole role : {admin::WorkerRole::kPrefill, admin::WorkerRole::kDecode}) {
     const auto size = request_size(prompt_tokens, max_new_tokens, role);
-    if (pool_->choose(role, size).capacity == Capacity::kNever) {
+    if (pool_->choose(role, size, size.tokens).capacity == Capacity::kNever) {
       return absl::InvalidArgumentError(str_cat("a prompt of ", prompt_tokens, " tokens and up to ",
                                                 max_new_tokens,
                                                 " new ones do not fit the engines' KV memory"));

@@ -137,6 +137,8 @@ class RequestFlow {
   bool is_done() const { return phase_ == Phase::kDone; }
   /// No token yet.
   bool is_first_token_due() const { return delivered() == 0; }
+  /// No decode worker has it yet, and one will be wanted.
+  bool is_decode_due() const { return phase_ != Phase::kDecoding && phase_ != Phase::kDone; }
   /// Prompt and delivered tokens.
   const std::vector<TokenId>& tokens() const { return tokens_; }
   std::uint32_t prompt_tokens() const { return prompt_tokens_; }

@@ -68,6 +68,7 @@ struct RequestTable::Entry {
   TimePoint first_token;
   TimePoint last_token;
   bool is_counted_waiting = false;
+  std::uint64_t counted_pending = 0;  // tokens within pending_tokens_
   common::http::EventLoop::Timer deadline_timer;
 };
 
@@ -97,7 +98,7 @@ void RequestTable::add(EngineRequest request, std::unique_ptr<OutputSink> sink) 
     });
     owner.open.push_back(order);
     order_of_.emplace(entry->request_id, order);
-    update_waiting(*entries_.emplace(order, std::move(entry)).first->second);
+    update_counts(*entries_.emplace(order, std::move(entry)).first->second);
     unassigned_.insert(order);
   }
   dispatch();
@@ -149,7 +150,7 @@ void RequestTable::apply(Order order, const FlowEvent& event) {
       return;
     }
   }
-  update_waiting(entry);
+  update_counts(entry);
   // Whoever holds no worker now wants one, at once or later.
   const bool is_waiting = entry.flow.wanted_role(TimePoint::max()).has_value();
   if (is_waiting && unassigned_.insert(order).second) dispatch();
@@ -210,6 +211,7 @@ void RequestTable::finish(Order order, Outcome outcome) {
   Request& request = entry->request;
   std::erase(request.open, order);
   if (entry->is_counted_waiting) --waiting_for_first_token_;
+  pending_tokens_ -= entry->counted_pending;
   metrics_.ended(outcome);
   metrics_.set_requests(waiting_for_first_token_, entries_.size() - waiting_for_first_token_);
   const std::uint32_t count = entry->flow.delivered();
@@ -222,12 +224,15 @@ void RequestTable::finish(Order order, Outcome outcome) {
   on_change_();
 }
 
-void RequestTable::update_waiting(Entry& entry) {
+void RequestTable::update_counts(Entry& entry) {
   const bool is_waiting = entry.flow.is_first_token_due();
   if (is_waiting != entry.is_counted_waiting) {
     entry.is_counted_waiting = is_waiting;
     is_waiting ? ++waiting_for_first_token_ : --waiting_for_first_token_;
   }
+  pending_tokens_ -= entry.counted_pending;
+  entry.counted_pending = entry.flow.is_decode_due() ? entry.flow.tokens().size() : 0;
+  pending_tokens_ += entry.counted_pending;
   metrics_.set_requests(waiting_for_first_token_, entries_.size() - waiting_for_first_token_);
 }
 
@@ -256,7 +261,7 @@ bool RequestTable::try_assign(Order order, bool& prefill_is_full) {
   Entry& entry = *it->second;
   const auto role = entry.flow.wanted_role(Clock::now());
   if (!role || (*role == WorkerRole::kPrefill && prefill_is_full)) return false;
-  const EnginePool::Choice choice = pool_.choose(*role, size_of(entry, *role));
+  const EnginePool::Choice choice = pool_.choose(*role, size_of(entry, *role), pending_tokens_);
   switch (choice.capacity) {
     case Capacity::kNow:
       apply(order, flow_event::Assigned{choice.worker_id});

@@ -92,7 +92,7 @@ class RequestTable {
   std::optional<Outcome> run(Entry& entry, const FlowCommand& command);
   bool try_assign(Order order, bool& prefill_is_full);
   void finish(Order order, Outcome outcome);
-  void update_waiting(Entry& entry);
+  void update_counts(Entry& entry);
   void arm_retry();
   dataplane::routing::RequestSize size_of(const Entry& entry, admin::WorkerRole role) const;
 
@@ -107,6 +107,7 @@ class RequestTable {
   std::unordered_map<std::string, Order> order_of_;                     // by the choice's id
   std::set<Order> unassigned_;  // want a worker, now or after a back-off
   std::size_t waiting_for_first_token_ = 0;
+  std::uint64_t pending_tokens_ = 0;  // of choices that no decode worker has yet
   common::http::EventLoop::Timer retry_;
 };
 

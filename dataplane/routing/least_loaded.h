@@ -16,6 +16,7 @@ struct WorkerSnapshot {
   std::uint64_t running = 0;         ///< requests with a sequence
   std::uint64_t waiting = 0;         ///< requests queued at the worker
   std::uint64_t waiting_tokens = 0;  ///< their tokens, and what is left of running prefills
+  std::uint64_t kv_tokens = 0;       ///< prompt and generated tokens of all of them
   std::uint64_t kv_blocks_used = 0;
   std::uint64_t kv_blocks_total = 0;
 
@@ -37,12 +38,12 @@ struct RequestSize {
 std::optional<std::size_t> pick_prefill_worker(const RequestSize& request,
                                                std::span<const WorkerSnapshot> workers);
 
-/// Chooses the decode worker for a request: one with room for its blocks now before one where it
-/// must wait, then the fewest requests, then the lowest share of blocks in use. nullopt when no
-/// accepting worker's pool could ever hold the request.
-///
-/// Equal scores go to the lower index.
+/// Chooses the decode worker for a request by pick_decode_rank() among those with room for its
+/// blocks now; if it must wait everywhere, by the same rule among those that could ever hold it.
+/// `pending_tokens`: of all requests that have no decode worker yet, this one included. nullopt
+/// when no accepting worker's pool could ever hold the request.
 std::optional<std::size_t> pick_decode_worker(const RequestSize& request,
+                                              std::uint64_t pending_tokens,
                                               std::span<const WorkerSnapshot> workers);
 
 }  // namespace millrace::dataplane::routing

@@ -147,6 +147,7 @@ struct Load {
   int running = 0;
   int waiting = 0;
   std::int64_t waiting_tokens = 0;
+  std::int64_t kv_tokens = 0;  ///< prompt and generated tokens of all requests
   int kv_blocks_used = 0;
   int kv_blocks_total = 0;
   bool is_draining = false;

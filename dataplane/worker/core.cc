@@ -438,9 +438,14 @@ bool Core::is_idle() const { return requests_.empty() && exports_.usage().export
 
 Load Core::load() const {
   const scheduler::SchedulerLoad load = scheduler_.load();
+  std::int64_t kv_tokens = 0;
+  for (const auto& [id, request] : requests_) {
+    kv_tokens += static_cast<std::int64_t>(request.spec.tokens.size());
+  }
   return {.running = load.running,
           .waiting = load.waiting,
           .waiting_tokens = load.waiting_tokens,
+          .kv_tokens = kv_tokens,
           .kv_blocks_used = load.kv_blocks_used,
           .kv_blocks_total = config_.limits.kv_blocks,
           .is_draining = is_draining_};

@@ -253,6 +253,7 @@ void to_wire(const Load& load, std::uint64_t started_requests, proto::v1::Engine
   wire.set_running(static_cast<std::uint32_t>(load.running));
   wire.set_waiting(static_cast<std::uint32_t>(load.waiting));
   wire.set_waiting_tokens(static_cast<std::uint64_t>(load.waiting_tokens));
+  wire.set_kv_tokens(static_cast<std::uint64_t>(load.kv_tokens));
   wire.set_kv_blocks_used(static_cast<std::uint64_t>(load.kv_blocks_used));
   wire.set_kv_blocks_total(static_cast<std::uint64_t>(load.kv_blocks_total));
   wire.set_draining(load.is_draining);
