@@ -35,6 +35,7 @@ struct Flags {
   int stop_grace_s = 90;
   int worker_threads = 0;
   std::string cluster_secret;
+  std::string api_keys;
 };
 
 void declare(CLI::App& app, Flags& flags) {
@@ -72,6 +73,9 @@ void declare(CLI::App& app, Flags& flags) {
       "--cluster-secret", flags.cluster_secret,
       "file of 32 bytes that entrypoints make the names of stored KV of; without it they "
       "neither look for KV nor have any stored");
+  app.add_option("--api-keys", flags.api_keys,
+                 "file of the keys that entrypoints take requests with; without it they take them "
+                 "from everybody");
   app.add_option("--stop-grace-s", flags.stop_grace_s,
                  "how long a process may drain before it is killed; more than its own limit")
       ->check(CLI::Range(0, 86400))
@@ -111,6 +115,7 @@ absl::StatusOr<AgentOptions> agent_options(const Flags& flags) {
   node.log_level = flags.log_level;
   node.worker_threads = flags.worker_threads;
   node.cluster_secret = flags.cluster_secret;
+  node.api_keys = flags.api_keys;
   node.bin_dir = flags.bin_dir;
   if (node.bin_dir.empty()) {
     ASSIGN_OR_RETURN(node.bin_dir, own_folder());

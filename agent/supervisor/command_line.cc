@@ -39,6 +39,7 @@ std::vector<std::string> entrypoint_arguments(const ProcessSpec& spec, const Nod
   add(arguments, "--response-store", files.responses);
   add(arguments, "--directory-listen", str_cat(node.listen_host, ":0"));
   if (!node.cluster_secret.empty()) add(arguments, "--cluster-secret", node.cluster_secret);
+  if (!node.api_keys.empty()) add(arguments, "--api-keys", node.api_keys);
   return arguments;
 }
 

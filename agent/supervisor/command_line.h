@@ -18,6 +18,7 @@ struct NodeSettings {
   std::string log_level;
   int worker_threads = 0;        ///< of every engine process; 0 = as many as its own default
   std::string cluster_secret{};  ///< file for entrypoints; empty: they have none
+  std::string api_keys{};        ///< likewise
 };
 
 /// Files that a process writes, or meets others at.

@@ -92,14 +92,17 @@ TEST(CommandLine, AnEntrypointWithoutAHostListensAtItsNode) {
   EXPECT_NE(line.find("--listen 10.0.0.7:8000 "), std::string::npos) << line;
 }
 
-TEST(CommandLine, OfAnEntrypointNamesTheClustersSecret) {
+TEST(CommandLine, OfAnEntrypointNamesTheClustersSecretAndKeys) {
   NodeSettings node = kNode;
   node.cluster_secret = "/data/cluster.secret";
+  node.api_keys = "/etc/keys.toml";
   ProcessSpec spec;
   spec.role = ProcessRole::kEntrypoint;
   const std::string line =
       joined(command_line(spec, node, {"/r", "/responses", "/storage", "/run/f.sock"}));
-  EXPECT_NE(line.find(" --cluster-secret /data/cluster.secret "), std::string::npos) << line;
+  EXPECT_NE(line.find(" --cluster-secret /data/cluster.secret --api-keys /etc/keys.toml "),
+            std::string::npos)
+      << line;
 }
 
 TEST(CommandLine, OfAFetcher) {

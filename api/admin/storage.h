@@ -71,6 +71,7 @@ struct StorageNodeInfo {
   std::string address;
   bool is_alive = false;
   std::chrono::milliseconds report_age{0};
+  std::uint64_t evict_request = 0;  ///< the last one it carried out
   struct Target {
     StorageTargetReport report;
     std::int64_t group_id = -1;     ///< -1: a spare

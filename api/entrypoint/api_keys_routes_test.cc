@@ -84,6 +84,14 @@ TEST_F(ApiKeyRoutes, WithAKeyInEitherHeaderEverythingIs) {
   EXPECT_EQ(send("GET", "/v1/models/nano", "x-api-key: key-b").status, 200);
 }
 
+TEST_F(ApiKeyRoutes, OtherKeysAreTakenFromTheNextRequestOn) {
+  EXPECT_EQ(send("GET", "/v1/models", "x-api-key: key-a").status, 200);
+  cluster_.set_api_keys(std::make_shared<const ApiKeys>());
+  EXPECT_EQ(send("GET", "/v1/models", "x-api-key: key-a").status, 401);
+  cluster_.set_api_keys(two_accounts());
+  EXPECT_EQ(send("GET", "/v1/models", "x-api-key: key-a").status, 200);
+}
+
 TEST_F(ApiKeyRoutes, AStoredResponseIsItsAccountsAlone) {
   cluster_.start_workers();
   const std::string ours = "Authorization: Bearer key-a";

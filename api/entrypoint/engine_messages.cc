@@ -141,6 +141,10 @@ proto::v1::EngineCommand cancel_command(const std::string& request_id,
   return command;
 }
 
+const std::string& kv_layout_of(const proto::v1::EngineEvents& events) {
+  return events.kv_layout_id();
+}
+
 std::vector<storage::swa::DirectoryEntry> to_directory_entries(
     const proto::v1::EngineEvents& events) {
   std::vector<storage::swa::DirectoryEntry> entries;

@@ -39,6 +39,9 @@ proto::v1::EngineCommand start_decode_command(const StartContext& context,
 proto::v1::EngineCommand cancel_command(const std::string& request_id,
                                         const flow_command::Cancel& cancel);
 
+/// How a worker lays stored KV out, if this message says so; else empty.
+const std::string& kv_layout_of(const proto::v1::EngineEvents& events);
+
 /// Windows that requests left at a worker's fetcher, for the directory. What has no name of a block
 /// is left out.
 std::vector<storage::swa::DirectoryEntry> to_directory_entries(

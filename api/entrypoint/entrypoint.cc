@@ -125,6 +125,7 @@ Entrypoint::Entrypoint(common::http::EventLoop& loop, Logger log, Registry& regi
       options_(options),
       metrics_(registry),
       created_seconds_(unix_seconds()),
+      api_keys_(options.api_keys),
       decode_queue_(kDecodeQueue) {
   pool_ = std::make_unique<EnginePool>(
       loop_, log_, deployment_.model_id, options_.entrypoint_id, options_.engines,
@@ -132,7 +133,10 @@ Entrypoint::Entrypoint(common::http::EventLoop& loop, Logger log, Registry& regi
           .on_events =
               [this](const std::string& worker, const auto& events) {
                 table_->on_events(worker, events);
-                if (kv_ != nullptr) kv_->add_windows(to_directory_entries(events));
+                if (kv_ == nullptr) return;
+                if (const std::string& layout = kv_layout_of(events); !layout.empty())
+                  kv_->set_layout(layout);
+                kv_->add_windows(to_directory_entries(events));
               },
           .on_lost = [this](const std::string& worker) { table_->on_lost(worker); },
           .on_capacity = [this] { table_->dispatch(); }});
@@ -307,9 +311,9 @@ void Entrypoint::add_generation(const std::string& path, const recipe::ErrorForm
 /// Who sends the request; answers it when that is nobody.
 std::optional<Caller> Entrypoint::authenticate(const ServerRequest& request,
                                                const Client& client) const {
-  if (options_.api_keys == nullptr) return Caller{};
+  if (api_keys_ == nullptr) return Caller{};
   const std::string_view key = key_of(request);
-  std::optional<Caller> caller = options_.api_keys->find(key);
+  std::optional<Caller> caller = api_keys_->find(key);
   if (!caller) refuse(client, Refusal::kUnauthenticated, unknown_key_error(key));
   return caller;
 }

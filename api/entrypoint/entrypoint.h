@@ -9,6 +9,7 @@
 #include <random>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "api/entrypoint/api_keys.h"
 #include "api/entrypoint/caller.h"
@@ -42,7 +43,7 @@ struct EntrypointOptions {
   std::chrono::milliseconds keep_alive{10'000};  ///< comments on a stream that is silent
   std::string response_store;                    ///< file of stored responses; empty = in memory
   StoreBounds stored_responses;
-  /// Whom requests are taken from; null: from everybody, who are then one account.
+  /// Whom requests are taken from at first; null: from everybody, who are then one account.
   std::shared_ptr<const ApiKeys> api_keys;
   std::optional<KvOptions> kv;  ///< without it no stored KV is looked for, and none is stored
   common::http::HttpServerLimits http;
@@ -74,6 +75,9 @@ class Entrypoint {
   /// Takes no new requests (503, and /ready says so), lets running ones finish, then closes the
   /// listener and calls `done` on the loop. Call on the loop's thread.
   void drain(std::function<void()> done);
+
+  /// From the next request on these are taken; what was accepted goes on. On the loop's thread.
+  void set_api_keys(std::shared_ptr<const ApiKeys> keys) { api_keys_ = std::move(keys); }
 
  private:
   using Writer = std::unique_ptr<common::http::ResponseWriter>;
@@ -138,6 +142,7 @@ class Entrypoint {
   std::unique_ptr<ResponsesService> responses_;
   std::unique_ptr<common::http::HttpServer> server_;
   std::unique_ptr<ViewPoller> poller_;
+  std::shared_ptr<const ApiKeys> api_keys_;
   bool has_view_ = false;
   bool is_draining_ = false;
   std::function<void()> on_drained_;

@@ -95,6 +95,7 @@ struct FakeWorker::Impl final : proto::v1::Engine::Service {
           events.mutable_load()->set_running(static_cast<std::uint32_t>(requests.size()));
           events.mutable_load()->set_kv_blocks_total(1000);
           events.mutable_load()->set_started_requests(started);
+          if (last_report == Clock::time_point()) events.set_kv_layout_id(kKvLayout);
         }
         last_report = Clock::now();
         if (!stream->Write(events)) break;
@@ -333,7 +334,6 @@ FakeCluster::FakeCluster(const ClusterOptions& wanted) {
   if (wanted.has_secret) {
     options.kv.emplace();
     options.kv->cluster_secret.fill(7);
-    options.kv->layout_id = kKvLayout;
     options.kv->entrypoint_id = "entrypoint-0";
     options.kv->check_timeout = wanted.check_timeout;
   }
@@ -435,6 +435,15 @@ double FakeCluster::metric(const std::string& series) const {
 
 void FakeCluster::drain(std::function<void()> done) {
   loop_.post([this, done = std::move(done)] { entrypoint_->drain(done); });
+}
+
+void FakeCluster::set_api_keys(std::shared_ptr<const ApiKeys> keys) {
+  std::promise<void> done;
+  loop_.post([&] {
+    entrypoint_->set_api_keys(std::move(keys));
+    done.set_value();
+  });
+  done.get_future().wait();
 }
 
 }  // namespace millrace::api::entrypoint::test

@@ -108,6 +108,8 @@ class FakeCluster {
   /// A value of the entrypoint's /metrics; `series` with its labels.
   double metric(const std::string& series) const;
   void drain(std::function<void()> done);
+  /// Returns when they are the entrypoint's.
+  void set_api_keys(std::shared_ptr<const ApiKeys> keys);
 
   const tokenizer::Tokenizer& tokenizer() const { return *tokenizer_; }
 

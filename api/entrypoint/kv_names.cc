@@ -13,15 +13,20 @@ void KvNames::set_artifact(std::string_view digest_hex) {
   artifact_ = is_digest ? std::optional(digest) : std::nullopt;
 }
 
+void KvNames::set_layout(std::string_view layout_id) {
+  const std::lock_guard lock(mutex_);
+  layout_id_ = layout_id;
+}
+
 std::optional<RequestBlocks> KvNames::name(const Caller& caller,
                                            const recipe::PreparedRequest& request) const {
   storage::kv::RootInputs inputs;
   {
     const std::lock_guard lock(mutex_);
-    if (!artifact_) return std::nullopt;
+    if (!artifact_ || layout_id_.empty()) return std::nullopt;
     inputs.artifact_digest = *artifact_;
+    inputs.layout_id = layout_id_;
   }
-  inputs.layout_id = layout_id_;
   inputs.salt = storage::kv::account_salt(cluster_secret_, caller.account, request.user_id);
   const storage::BlockKey root = storage::kv::chain_root(inputs);
   RequestBlocks blocks{.salt = inputs.salt, .ttl = ttl_of(caller, request), .prompts = {}};

@@ -5,7 +5,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "api/entrypoint/caller.h"
@@ -31,26 +30,31 @@ struct RequestBlocks {
   std::vector<PromptBlocks> prompts;  ///< in the request's order
 };
 
-/// Names the KV blocks of requests, for the model and the KV layout of the cluster. Nobody who does
-/// not have the cluster's secret can make a name of a text; and two accounts share no name.
+/// Names the KV blocks of requests, for the model and the KV layout of the cluster's engines.
+/// Nobody who does not have the cluster's secret can make a name of a text; and two accounts share
+/// no name.
 class KvNames {
  public:
-  KvNames(const Secret& cluster_secret, std::string layout_id)
-      : cluster_secret_(cluster_secret), layout_id_(std::move(layout_id)) {}
+  explicit KvNames(const Secret& cluster_secret) : cluster_secret_(cluster_secret) {}
 
   /// The model that the cluster's engines have loaded, in hexadecimal digits; what is no digest
   /// (there is no engine yet) names no blocks. Any thread.
   void set_artifact(std::string_view digest_hex);
 
-  /// nullopt while no model is known. Hashes every token of the prompts: for the decoding thread.
+  /// How these engines lay stored KV out, as one of them says when its stream opens: it follows
+  /// from their switches, which an entrypoint does not know. Any thread.
+  void set_layout(std::string_view layout_id);
+
+  /// nullopt while model or layout is not known. Hashes every token of the prompts: for the
+  /// decoding thread.
   std::optional<RequestBlocks> name(const Caller& caller,
                                     const recipe::PreparedRequest& request) const;
 
  private:
   const Secret cluster_secret_;
-  const std::string layout_id_;
-  mutable std::mutex mutex_;
-  std::optional<Sha256Digest> artifact_;  // guarded by mutex_
+  mutable std::mutex mutex_;  // guards what follows
+  std::optional<Sha256Digest> artifact_;
+  std::string layout_id_;
 };
 
 /// How long the request's KV is kept: as its caller's key says; else as agents need it when it has

@@ -31,7 +31,8 @@ recipe::PreparedRequest request_of(std::size_t prompt_tokens) {
 }
 
 TEST(KvNames, AreTheChainKeysOfModelLayoutAccountAndTokens) {
-  KvNames names(secret_of(7), kLayout);
+  KvNames names(secret_of(7));
+  names.set_layout(kLayout);
   names.set_artifact(to_hex(digest_of(0xab)));
   recipe::PreparedRequest request = request_of(300);
   request.user_id = "user";
@@ -50,7 +51,8 @@ TEST(KvNames, AreTheChainKeysOfModelLayoutAccountAndTokens) {
 }
 
 TEST(KvNames, TwoAccountsTwoUsersAndTwoModelsShareNone) {
-  KvNames names(secret_of(7), kLayout);
+  KvNames names(secret_of(7));
+  names.set_layout(kLayout);
   names.set_artifact(to_hex(digest_of(1)));
   recipe::PreparedRequest request = request_of(128);
   const auto key = [&](const std::string& account, const std::string& user) {
@@ -67,7 +69,8 @@ TEST(KvNames, TwoAccountsTwoUsersAndTwoModelsShareNone) {
 }
 
 TEST(KvNames, WithoutAModelNothingHasAName) {
-  KvNames names(secret_of(7), kLayout);
+  KvNames names(secret_of(7));
+  names.set_layout(kLayout);
   EXPECT_FALSE(names.name({}, request_of(128)));
   names.set_artifact("");
   EXPECT_FALSE(names.name({}, request_of(128)));
@@ -75,6 +78,16 @@ TEST(KvNames, WithoutAModelNothingHasAName) {
   EXPECT_TRUE(names.name({}, request_of(128)));
   names.set_artifact("");
   EXPECT_FALSE(names.name({}, request_of(128)));
+}
+
+TEST(KvNames, AreThoseOfTheLayoutThatEnginesHave) {
+  KvNames names(secret_of(7));
+  names.set_artifact(to_hex(digest_of(1)));
+  EXPECT_FALSE(names.name({}, request_of(128))) << "no engine has said one";
+  names.set_layout(kLayout);
+  const storage::BlockKey first = names.name({}, request_of(128))->prompts[0].keys[0];
+  names.set_layout("layout/2");
+  EXPECT_NE(names.name({}, request_of(128))->prompts[0].keys[0], first);
 }
 
 TEST(KvNames, TheTimeIsTheKeysElseThatOfAgentsWithToolsElseThatOfChats) {

@@ -129,6 +129,27 @@ TEST_F(KvRoutes, TwoUsersShareNoName) {
   }
 }
 
+TEST_F(KvRoutes, WhomEachProtocolNamesAsTheUserPartsTheKv) {
+  start();
+  Secret secret{};
+  secret.fill(7);
+  const std::string messages = R"("messages":[{"role":"user","content":"Hi"}])";
+  const std::pair<std::string, std::string> requests[] = {
+      {"/v1/completions", R"("prompt":"Hi","user":"u")"},
+      {"/v1/chat/completions", messages + R"(,"user":"u")"},
+      {"/v1/chat/completions", messages + R"(,"user":"v","safety_identifier":"u")"},
+      {"/v1/responses", R"("input":"Hi","user":"u")"},
+      {"/v1/responses", R"("input":"Hi","user":"v","safety_identifier":"u")"},
+      {"/v1/messages", messages + R"(,"max_tokens":3,"metadata":{"user_id":"u"})"}};
+  const storage::kv::Salt salt = storage::kv::account_salt(secret, "", "u");
+  for (const auto& [path, members] : requests) {
+    const auto response = post(*cluster_, path, R"({"model":"nano",)" + members + "}");
+    EXPECT_EQ(response.status, 200) << response.body;
+    EXPECT_EQ(scopes("prefill-0").back().salt(), std::string(salt.begin(), salt.end()))
+        << path << " " << members;
+  }
+}
+
 TEST_F(KvRoutes, AStoreThatDoesNotAnswerInTimeIsAMissAndNoFailure) {
   start({.check_timeout = 30ms});
   store_.plant_everything();

@@ -39,7 +39,7 @@ absl::StatusOr<std::unique_ptr<KvService>> KvService::open(common::http::EventLo
 }
 
 KvService::KvService(common::http::EventLoop& loop, Registry& registry, const KvOptions& options)
-    : loop_(loop), metrics_(registry), names_(options.cluster_secret, options.layout_id) {}
+    : loop_(loop), metrics_(registry), names_(options.cluster_secret) {}
 
 void KvService::apply_view(const admin::RoutingView& view) {
   names_.set_artifact(view.artifact_digest_hex);

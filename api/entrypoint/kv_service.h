@@ -3,6 +3,7 @@
 #include <chrono>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -23,7 +24,6 @@ namespace millrace::api::entrypoint {
 
 struct KvOptions {
   Secret cluster_secret{};                       ///< what the names of blocks are made of
-  std::string layout_id;                         ///< of the KV of the model that is served
   std::string entrypoint_id;                     ///< as the routing view lists it
   std::string directory_listen = "127.0.0.1:0";  ///< host:port, for other entrypoints
   /// How long a request waits at most for what is known of its KV.
@@ -48,13 +48,16 @@ class KvService {
   /// A newer routing view: says which model the engines have loaded, and who keeps the directory.
   void apply_view(const admin::RoutingView& view);
 
+  /// How engines lay stored KV out; see KvNames.
+  void set_layout(std::string_view layout_id) { names_.set_layout(layout_id); }
+
   /// host:port of this entrypoint's shard of the window directory.
   const std::string& directory_address() const { return directory_->address(); }
 
   /// Where engines left windows: for the directory.
   void add_windows(std::vector<storage::swa::DirectoryEntry> windows);
 
-  /// Names a request's blocks; nullptr while no model is known. For the decoding thread.
+  /// Names a request's blocks; nullptr while no model or layout is known. For the decoding thread.
   Blocks name(const Caller& caller, const recipe::PreparedRequest& request) const;
 
   /// Calls `done` once, on the loop or within the call, with one finding for each prompt; with none

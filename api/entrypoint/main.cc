@@ -1,6 +1,10 @@
+#include <poll.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
 #include <cstdio>
+#include <functional>
 #include <future>
 #include <map>
 #include <string>
@@ -17,10 +21,10 @@
 #include "common/annotate.h"
 #include "common/crypto/secret_file.h"
 #include "common/mapped_file.h"
+#include "common/process/reload_signal.h"
 #include "common/process/shutdown_signal.h"
 #include "common/status_macros.h"
 #include "common/str_cat.h"
-#include "dataplane/kv/layout.h"
 #include "dataplane/model/config.h"
 
 namespace millrace::api::entrypoint {
@@ -118,7 +122,7 @@ void add_flags(CLI::App& app, Flags& flags) {
       "TOML file with [[key]] tables: sha256 (of a key, in hexadecimal digits), account, "
       "and, if wanted, class (agent or chatbot: how long its KV is kept). Requests then "
       "need a key, as `Authorization: Bearer KEY` or `x-api-key: KEY`; without the file "
-      "everybody may send requests");
+      "everybody may send requests. It is read again at SIGHUP; one with mistakes changes nothing");
   app.add_option(
          "--directory-listen", flags.directory_listen,
          "host:port for other entrypoints, which keep the directory of windows together with "
@@ -148,7 +152,6 @@ struct Model {
   std::unique_ptr<tokenizer::EncodePool> encode_pool;
   recipe::Deployment deployment;
   int context_tokens = 0;
-  std::string kv_layout_id;  ///< as engines have it that run as the model was trained
 };
 
 absl::StatusOr<Model> open_model(const Flags& flags) {
@@ -182,8 +185,6 @@ absl::StatusOr<Model> open_model(const Flags& flags) {
         ", but vocab_size in config.json is ", config->vocab_size));
   }
   model.context_tokens = config->max_position_embeddings;
-  model.kv_layout_id =
-      dataplane::kv::BlockLayout(*config, dataplane::kv::Encoding::kQuantized).id();
   return model;
 }
 
@@ -198,11 +199,40 @@ absl::Status write_ready_file(const Flags& flags, const Entrypoint& entrypoint) 
   return write_file_atomically(flags.ready_file, admin::to_json(ready));
 }
 
+absl::StatusOr<std::shared_ptr<const ApiKeys>> read_api_keys(const std::string& path) {
+  if (path.empty()) return nullptr;
+  ASSIGN_OR_RETURN(ApiKeys keys, ApiKeys::open(path));
+  return std::make_shared<const ApiKeys>(std::move(keys));
+}
+
+/// The file of keys once more; those that are there stay when it is not as it should be.
+void reload_api_keys(const std::string& path, Entrypoint& entrypoint, common::http::EventLoop& loop,
+                     const Logger& log) {
+  const auto keys = read_api_keys(path);
+  if (!keys.ok()) {
+    log.error("api_keys_not_reloaded", {{"reason", message_of(keys.status())}});
+    return;
+  }
+  if (*keys == nullptr) return;  // there is no such file
+  loop.post([&entrypoint, keys = *keys] { entrypoint.set_api_keys(keys); });
+  log.info("api_keys_reloaded", {{"keys", (*keys)->size()}});
+}
+
+/// Waits for the first signal to stop; carries out those to reload.
+void wait_for_end(const ShutdownSignal& signal, const ReloadSignal& reload,
+                  const std::function<void()>& on_reload) {
+  while (signal.count() == 0) {
+    std::array<pollfd, 2> fds = {pollfd{signal.fd(), POLLIN, 0}, pollfd{reload.fd(), POLLIN, 0}};
+    ::poll(fds.data(), fds.size(), -1);
+    if (reload.take()) on_reload();
+  }
+}
+
 /// Serves until told to stop twice, or once and what ran has finished or its time is over.
 void serve(Entrypoint& entrypoint, common::http::EventLoop& loop, const ShutdownSignal& signal,
-           std::chrono::seconds drain_timeout) {
+           const std::function<void()>& wait, std::chrono::seconds drain_timeout) {
   std::thread io([&] { loop.run(); });
-  signal.wait_beyond(0);
+  wait();
   auto drained = std::make_shared<std::promise<void>>();
   std::future<void> is_drained = drained->get_future();
   loop.post([&entrypoint, drained] { entrypoint.drain([drained] { drained->set_value(); }); });
@@ -222,14 +252,11 @@ absl::Status run(Flags flags) {
   const Logger log = Logger::to_stderr("entrypoint", level);
   ASSIGN_OR_RETURN(const ShutdownSignal signal, ShutdownSignal::install());
   ASSIGN_OR_RETURN(Model model, open_model(flags));
-  if (!flags.api_keys.empty()) {
-    ASSIGN_OR_RETURN(ApiKeys keys, ApiKeys::open(flags.api_keys));
-    flags.options.api_keys = std::make_shared<const ApiKeys>(std::move(keys));
-  }
+  ASSIGN_OR_RETURN(const ReloadSignal reload, ReloadSignal::install());
+  ASSIGN_OR_RETURN(flags.options.api_keys, read_api_keys(flags.api_keys));
   if (!flags.cluster_secret.empty()) {
     KvOptions& kv = flags.options.kv.emplace();
     ASSIGN_OR_RETURN(kv.cluster_secret, read_secret_file(flags.cluster_secret));
-    kv.layout_id = model.kv_layout_id;
     kv.entrypoint_id = flags.options.entrypoint_id;
     kv.directory_listen = flags.directory_listen;
     kv.check_timeout = std::chrono::milliseconds(flags.check_timeout_ms);
@@ -243,7 +270,10 @@ absl::Status run(Flags flags) {
                    Entrypoint::start(loop, log, registry, model.deployment, flags.options));
   RETURN_IF_ERROR(write_ready_file(flags, *entrypoint));
   log.info("listening", {{"address", entrypoint->address()}, {"model", flags.model_id}});
-  serve(*entrypoint, loop, signal, std::chrono::seconds(flags.drain_timeout_s));
+  const auto wait = [&] {
+    wait_for_end(signal, reload, [&] { reload_api_keys(flags.api_keys, *entrypoint, loop, log); });
+  };
+  serve(*entrypoint, loop, signal, wait, std::chrono::seconds(flags.drain_timeout_s));
   log.info("stopped");
   return absl::OkStatus();
 }

@@ -72,7 +72,8 @@ absl::StatusOr<ChatRequest> parse_chat_request(std::string_view body,
   ASSIGN_OR_RETURN(const auto return_token_ids, fields.boolean("return_token_ids"));
   request.return_token_ids = return_token_ids.value_or(false);
   ASSIGN_OR_RETURN(const auto user, fields.string("user"));
-  request.user_id = user.value_or("");
+  ASSIGN_OR_RETURN(const auto safety_identifier, fields.string("safety_identifier"));
+  request.user_id = safety_identifier.value_or(user.value_or(""));
   RETURN_IF_ERROR(fields.require_object("metadata"));
   return request;
 }

@@ -17,7 +17,7 @@ struct ChatRequest {
   Sampling sampling;
   StreamOptions stream;
   bool return_token_ids = false;  ///< of prompt and answer, as vLLM does
-  std::string user_id;            ///< `user`: whom the caller serves
+  std::string user_id;            ///< `safety_identifier`, else `user`: whom the caller serves
 };
 
 /// Decodes and validates a body. Known fields with unknown values are refused by name, unknown

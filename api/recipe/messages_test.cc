@@ -52,6 +52,16 @@ TEST(MessagesFixture, Prompts) {
   EXPECT_EQ(count, 4);
 }
 
+TEST(MessagesRequest, TheUserIsThatOfTheMetadata) {
+  EXPECT_EQ(parse(with(R"("metadata":{"user_id":"u"})"))->user_id, "u");
+  EXPECT_EQ(parse(with(R"("metadata":{"other":1})"))->user_id, "");
+  EXPECT_EQ(parse(with(R"("metadata":{"user_id":null})"))->user_id, "");
+  EXPECT_EQ(parse(with(""))->user_id, "");
+  for (const char* bad : {R"("metadata":{"user_id":7})", R"("metadata":"u")"}) {
+    EXPECT_THAT(std::string(parse(with(bad)).status().message()), HasSubstr("metadata")) << bad;
+  }
+}
+
 /// The piece of arguments that an event brings, or nullptr.
 Json* arguments_of(Json& event) {
   if (!event.contains("delta") || !event["delta"].contains("partial_json")) return nullptr;

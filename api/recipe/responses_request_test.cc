@@ -197,6 +197,14 @@ TEST_F(ResponsesRequestTest, ChoicesOfTools) {
   }
 }
 
+TEST_F(ResponsesRequestTest, TheUserIsTheSafetyIdentifierElseTheUser) {
+  EXPECT_EQ(parse(with(R"("user":"u","safety_identifier":"s")"))->user_id, "s");
+  EXPECT_EQ(parse(with(R"("safety_identifier":"s")"))->user_id, "s");
+  EXPECT_EQ(parse(with(R"("user":"u")"))->user_id, "u");
+  EXPECT_EQ(parse(with(R"("user":null)"))->user_id, "");
+  EXPECT_FALSE(parse(with(R"("safety_identifier":7)")).ok());
+}
+
 TEST_F(ResponsesRequestTest, RepeatsTheRequestWithDefaults) {
   const auto request = parse(with(R"("text":{"verbosity":"low"},"user":"u","safety_identifier":"s",
       "prompt_cache_key":"k","service_tier":"flex","truncation":"auto","max_output_tokens":5,

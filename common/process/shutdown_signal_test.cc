@@ -6,6 +6,8 @@
 
 #include <thread>
 
+#include "common/process/reload_signal.h"
+
 namespace millrace {
 namespace {
 
@@ -34,6 +36,19 @@ TEST(ShutdownSignal, IgnoresBrokenPipesAndCanBeInstalledAgain) {
     ::raise(SIGPIPE);
     EXPECT_EQ(signal->count(), 0);
   }
+}
+
+TEST(ReloadSignal, IsTakenOnce) {
+  auto signal = ReloadSignal::install();
+  ASSERT_TRUE(signal.ok());
+  EXPECT_FALSE(signal->take());
+  ::raise(SIGHUP);
+  ::raise(SIGHUP);
+  pollfd wait{.fd = signal->fd(), .events = POLLIN, .revents = 0};
+  EXPECT_EQ(::poll(&wait, 1, 0), 1);
+  EXPECT_TRUE(signal->take());
+  EXPECT_FALSE(signal->take());
+  EXPECT_EQ(::poll(&wait, 1, 0), 0);
 }
 
 }  // namespace

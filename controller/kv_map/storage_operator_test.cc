@@ -164,6 +164,10 @@ TEST_F(StorageOperatorTest, WishesAreNumberedAndReachTheNodes) {
   EXPECT_EQ(reply.scrub_request, scrub);
   EXPECT_EQ(reply.evict_request, evict);
   EXPECT_EQ(reply.evict_to_fraction, 0.25);
+  StorageReport done = report_of(0, 1);
+  done.evict_request = evict;
+  ASSERT_TRUE(operator_.report("s0", done, now_).ok());
+  EXPECT_EQ(operator_.status(now_).nodes[0].evict_request, evict);
 }
 
 TEST_F(StorageOperatorTest, WhatBlocksDependOnIsFixedOnceThereAreGroups) {

@@ -61,6 +61,7 @@ void Session::on_hello() {
   load_ = load;
   proto::v1::EngineEvents greeting;
   to_wire(load_, started_requests_, greeting);
+  if (naming_) greeting.set_kv_layout_id(naming_->layout_id);
   enqueue(std::move(greeting));
 }
 

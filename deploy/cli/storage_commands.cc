@@ -276,11 +276,17 @@ absl::Status scrub(const KvScrubOptions& options, const Terminal& terminal) {
   return absl::OkStatus();
 }
 
+/// Whether all nodes have let go of what they could: blocks that somebody is about to read stay.
+bool is_carried_out(const StorageStatus& status, std::uint64_t evict_request) {
+  return std::all_of(status.nodes.begin(), status.nodes.end(), [&](const StorageNodeInfo& node) {
+    return !node.is_alive || node.evict_request >= evict_request;
+  });
+}
+
 absl::Status evict(const KvEvictOptions& options, const Terminal& terminal) {
   ASSIGN_OR_RETURN(AdminClient admin, admin_of(options.server));
   ASSIGN_OR_RETURN(const StorageStatus before, admin.storage());
   ASSIGN_OR_RETURN(const api::admin::StorageWish wish, admin.evict({options.to_fraction}));
-  static_cast<void>(wish);
   const std::uint64_t first = totals_of(before).published;
   std::uint64_t left = first;
   {
@@ -293,9 +299,8 @@ absl::Status evict(const KvEvictOptions& options, const Terminal& terminal) {
           const auto wanted =
               static_cast<std::uint64_t>(options.to_fraction * static_cast<double>(totals.slots));
           line.show(str_cat("evicting, ", left, " shards left, ", wanted, " may stay"));
-          // Leased blocks stay, and freed slots count as used for a moment: shards are what to look
-          // at.
-          return left <= wanted + totals.leased;
+          // Freed slots count as used for a moment: shards are what to look at.
+          return left <= wanted || is_carried_out(status, wish.request);
         }));
   }
   std::printf("%llu shards evicted, %llu are left.\n",

@@ -49,8 +49,9 @@ class Evictor {
   /// People asked for space: evicts, in the usual order, until only this fraction of the slots is
   /// used; leased blocks stay. `request` names the wish.
   void evict_to(std::uint64_t request, double fraction, TimePoint now);
-  /// The last wish that was carried out, as far as this target owns; 0: none.
-  std::uint64_t done_request() const { return done_request_; }
+  /// The last wish that was carried out, as far as this target owns; 0: none, or shards are on
+  /// their way out.
+  std::uint64_t done_request() const { return leaving_.empty() ? done_request_ : 0; }
 
  private:
   /// A pass looks at shards from the oldest on: first for those whose time is over, then for space.

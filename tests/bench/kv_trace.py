@@ -104,7 +104,7 @@ def fates(measured):
         for worker in measured.own.workers(role):
             for name, value in cluster.read_metrics(worker["metrics_address"]).items():
                 if value and name.startswith(("millrace_kv_sealed_blocks_total", "millrace_kv_windows_",
-                                              "millrace_swa_evictions", "millrace_swa_expiries",
+                                              "millrace_kv_fetches_", "millrace_swa_evictions", "millrace_swa_expiries",
                                               "millrace_storage_evictions")):
                     sums[name] += value
     return dict(sorted(sums.items()))

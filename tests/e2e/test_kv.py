@@ -10,7 +10,7 @@ import unittest
 import urllib.error
 import urllib.request
 
-from cluster import SLOWNESS, ClusterTest, get_json, read_metrics, wait_until
+from cluster import SLOWNESS, ClusterTest, get_json, millrace, read_metrics, wait_until
 from kv_policy import BLOCK, anchor_after, usable_hit
 
 
@@ -181,6 +181,25 @@ class StoredKv(ClusterTest):
             anchors |= {anchor_after(len(prompt)), anchor_after(end)}
             stored = end // BLOCK * BLOCK
             prompt = prompt + answer + tokens(source.randint(5, 90), 900 + turn)
+
+    def test_9b_an_eviction_ends_though_blocks_are_about_to_be_read(self):
+        prompt = tokens(700, 11)
+        self.store(prompt)
+        self.hit(prompt, usable_hit(700, 640) - BLOCK)  # storage nodes keep what was asked for, for 30 s
+        finished = millrace("kv", "evict", data_dir=self.cluster.data_dir, timeout=20)
+        self.assertEqual(finished.returncode, 0, finished.stderr)
+        self.assertIn("shards evicted", finished.stdout)
+        self.assertGreater(self.complete(prompt)[1], 0, "leased blocks are still there")
+
+
+class OtherLayout(ClusterTest):
+    """Engines without rounding lay KV out in another way, and tell entrypoints so."""
+
+    UP_ARGUMENTS = ("--kv-bytes", "256MiB", "--engine", "rounding=off")
+
+    def test_what_was_stored_is_found(self):
+        prompt, address = tokens(700, 10), self.cluster.entrypoint
+        wait_until(lambda: complete(address, prompt)[1] > 0, 60, "a hit")
 
 
 if __name__ == "__main__":

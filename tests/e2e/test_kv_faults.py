@@ -228,8 +228,8 @@ class Case:
         assert seconds <= limit, f"took {seconds:.2f} s, cold {cold_seconds:.2f} s, limit {limit:.2f} s"
         assert text == cold or not self.is_exact, f"another text than cold, begun as {kinds}, {cached} cached tokens"
         assert cached == 0 or "cold" not in kinds or len(kinds) > 1, f"{cached} cached tokens of a cold run"
-        return {"seed": self.seed, "fault": self.fault, "kinds": kinds, "cached": cached, "hit": self.hit, "prompt": len(self.prompt),
-                "is_equal": text == cold, "seconds": round(seconds, 3), "cold_seconds": round(cold_seconds, 3)}
+        return {"seed": self.seed, "fault": self.fault, "kinds": kinds, "cached": cached, "hit": self.hit,
+                "prompt": len(self.prompt), "is_equal": text == cold, "seconds": round(seconds, 3), "cold_seconds": round(cold_seconds, 3)}
 
     def ask(self, prompt):
         """The case's user asks. What a cut-off window was used for is stored, too, and makes later texts differ."""
