@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <span>
 
@@ -35,9 +36,18 @@ double high_token_mark(std::int64_t pending_tokens, const DecodeTotals& totals);
 /// exceed it, the one with the least KV. So short requests go where few run although their KV is
 /// long, and long ones where KV is short. nullopt when none has room.
 ///
-/// Equal scores go to the lower index, so that equal inputs give equal answers everywhere.
+/// Looks at `look.most` ranks with room, from `look.first` on and round the end; equal scores go to
+/// the one seen first. By default that is every rank, from index 0. Where several entrypoints
+/// choose by the same late reports, each should look at a few from a random one on: else all of
+/// them send what comes between two reports to the ranks that were emptiest. Equal inputs give
+/// equal answers.
+struct DecodeLook {
+  std::size_t first = 0;
+  std::size_t most = std::numeric_limits<std::size_t>::max();
+};
 std::optional<std::size_t> pick_decode_rank(std::int64_t request_tokens,
                                             std::int64_t pending_tokens, const DecodeTotals& totals,
-                                            std::span<const DecodeRank> ranks);
+                                            std::span<const DecodeRank> ranks,
+                                            const DecodeLook& look = {});
 
 }  // namespace millrace::dataplane::routing

@@ -100,5 +100,23 @@ TEST(Vision, TakesAnyMachineAndThereTheFreestGpu) {
   EXPECT_FALSE(pick_encoder({}, 1).has_value());
 }
 
+TEST(DecodeRank, LooksAtSoManyWithRoomOnly) {
+  const std::vector<DecodeRank> ranks = {{5, 10, 100}, {0, 10, 1}, {4, 10, 100}, {3, 10, 100}};
+  const DecodeTotals totals = totals_of(ranks);
+  EXPECT_EQ(pick_decode_rank(5, 1000, totals, ranks, {.first = 0, .most = 1}), 0U);
+  EXPECT_EQ(pick_decode_rank(5, 1000, totals, ranks, {.first = 0, .most = 2}), 2U);
+  EXPECT_EQ(pick_decode_rank(5, 1000, totals, ranks, {.first = 1, .most = 1}), 2U);
+  EXPECT_EQ(pick_decode_rank(5, 1000, totals, ranks, {.first = 3, .most = 2}), 3U);
+}
+
+TEST(DecodeRank, EqualScoresGoToTheNextFromWhereTheCallerBegins) {
+  const std::vector<DecodeRank> ranks = {{1, 10, 100}, {1, 10, 100}, {1, 10, 100}, {0, 10, 1}};
+  for (std::size_t first = 0; first < 9; ++first) {
+    const std::size_t expected = first % 4 == 3 ? 0 : first % 4;
+    EXPECT_EQ(pick_decode_rank(5, 5, totals_of(ranks), ranks, {.first = first}), expected);
+  }
+  EXPECT_EQ(pick_decode_rank(5, 5, {}, {}, {.first = 3}), std::nullopt);
+}
+
 }  // namespace
 }  // namespace millrace::dataplane::routing

@@ -32,6 +32,18 @@ std::optional<ClaimTarget> choose_claim(std::span<const Offers> offers,
   return best;
 }
 
+std::array<bool, kBucketCount> claimable_buckets(std::span<const Offers> offers,
+                                                 const std::array<bool, kBucketCount>& serves,
+                                                 std::span<const std::int64_t> queued_ns) {
+  if (queued_ns.empty() || queued_ns[pick_rank(queued_ns)] > 0) return serves;
+  for (const Offers& offer : offers) {
+    for (std::size_t b = 0; b < offer.size(); ++b) {
+      if (serves[b] && offer[b].waiting > 0) return serves;
+    }
+  }
+  return {true, true, true, true};
+}
+
 std::array<bool, kBucketCount> served_buckets(int bucket,
                                               std::span<const int, kBucketCount> instances) {
   std::array<bool, kBucketCount> serves{};

@@ -46,6 +46,12 @@ using Offers = std::array<Advertisement, kBucketCount>;
 std::optional<ClaimTarget> choose_claim(std::span<const Offers> offers,
                                         const std::array<bool, kBucketCount>& serves);
 
+/// The buckets an instance claims from: those it serves; when they offer nothing and one of its
+/// ranks is idle, every bucket, so that a split that lags behind the demand wastes no compute.
+std::array<bool, kBucketCount> claimable_buckets(std::span<const Offers> offers,
+                                                 const std::array<bool, kBucketCount>& serves,
+                                                 std::span<const std::int64_t> queued_ns);
+
 /// The buckets whose requests an instance of `bucket` serves, given how many instances each bucket
 /// has: its own, and those without one that spill to it.
 std::array<bool, kBucketCount> served_buckets(int bucket,

@@ -135,5 +135,19 @@ TEST(Claim, StopsAtTheLimitButNeverLeavesARankIdle) {
   EXPECT_EQ(pick_rank(std::vector<std::int64_t>{7, 3, 3}), 1U);
 }
 
+TEST(Claim, AnIdleRankHelpsOtherBucketsWhenItsOwnOffersNothing) {
+  using Buckets = std::array<bool, kBucketCount>;
+  const Buckets own = {true, false, false, false};
+  const Buckets all = {true, true, true, true};
+  std::vector<Offers> offers(2);
+  offers[1][2] = {at(3), 5, 1};
+  const std::vector<std::int64_t> idle = {70, 0};
+  EXPECT_EQ(claimable_buckets(offers, own, idle), all);
+  EXPECT_EQ(claimable_buckets(offers, own, std::vector<std::int64_t>{70, 1}), own);
+  EXPECT_EQ(claimable_buckets(offers, own, {}), own);
+  offers[0][0] = {at(4), 5, 1};
+  EXPECT_EQ(claimable_buckets(offers, own, idle), own);
+}
+
 }  // namespace
 }  // namespace millrace::dataplane::routing

@@ -13,13 +13,17 @@ namespace {
 
 constexpr std::size_t kMaxSeen = std::size_t{64} << 10;
 
-/// The usable rank with the least score; equal ones: the lower index.
+/// The usable rank with the least score; equal ones: the next from `first` on, round the end.
 template <typename Ranks, typename Usable, typename Score>
-std::optional<std::size_t> least(const Ranks& ranks, Usable usable, Score score) {
+std::optional<std::size_t> least(const Ranks& ranks, std::size_t first, Usable usable,
+                                 Score score) {
   std::optional<std::size_t> best;
-  for (std::size_t i = 0; i < ranks.size(); ++i) {
+  const auto consider = [&](std::size_t i) {
     if (usable(ranks[i]) && (!best || score(i) < score(*best))) best = i;
-  }
+  };
+  const std::size_t begin = ranks.empty() ? 0 : first % ranks.size();
+  for (std::size_t i = begin; i < ranks.size(); ++i) consider(i);
+  for (std::size_t i = 0; i < begin; ++i) consider(i);
   return best;
 }
 
@@ -168,26 +172,27 @@ std::optional<std::size_t> PushRouter::pick_by_length(const PushRequest& request
   const std::size_t first = instance * per_instance;
   const auto members = ranks.subspan(first, std::min(per_instance, ranks.size() - first));
   const auto member =
-      least(members, is_accepting, [&](std::size_t i) { return members[i].requests; });
+      least(members, random_(), is_accepting, [&](std::size_t i) { return members[i].requests; });
   return first + *member;
 }
 
 std::optional<std::size_t> PushRouter::pick_prefill(const PushRequest& request,
                                                     std::span<const PushRank> ranks,
                                                     TimePoint now) {
+  const std::size_t first = random_();
   switch (policy_) {
     case Policy::kRoundRobin:
       return next_in_turn(ranks, prefill_turn_, is_accepting);
     case Policy::kLeastRequests:
-      return least(ranks, is_accepting, [&](std::size_t i) { return ranks[i].requests; });
+      return least(ranks, first, is_accepting, [&](std::size_t i) { return ranks[i].requests; });
     case Policy::kLeastTokens:
-      return least(ranks, is_accepting, [&](std::size_t i) { return ranks[i].tokens; });
+      return least(ranks, first, is_accepting, [&](std::size_t i) { return ranks[i].tokens; });
     case Policy::kPowerOfTwo:
       return better_of_two(ranks, is_accepting);
     case Policy::kMovingBuckets:
       return pick_by_length(request, ranks, now);
     case Policy::kOverlapCredit:
-      return least(ranks, is_accepting, [&](std::size_t i) {
+      return least(ranks, first, is_accepting, [&](std::size_t i) {
         return ranks[i].prompt_tokens + credited_tokens(request, i, settings_);
       });
     case Policy::kMillrace:
@@ -201,15 +206,16 @@ std::optional<std::size_t> PushRouter::pick_decode(std::int64_t request_tokens,
   const auto has_room = [&](const DecodeRank& rank) {
     return rank.is_accepting && rank.free_kv_tokens >= request_tokens;
   };
+  const std::size_t first = random_();
   switch (policy_) {
     case Policy::kRoundRobin:
       return next_in_turn(ranks, decode_turn_, has_room);
     case Policy::kLeastRequests:
     case Policy::kMovingBuckets:
-      return least(ranks, has_room, [&](std::size_t i) { return ranks[i].requests; });
+      return least(ranks, first, has_room, [&](std::size_t i) { return ranks[i].requests; });
     case Policy::kLeastTokens:
     case Policy::kOverlapCredit:
-      return least(ranks, has_room, [&](std::size_t i) { return ranks[i].kv_tokens; });
+      return least(ranks, first, has_room, [&](std::size_t i) { return ranks[i].kv_tokens; });
     case Policy::kPowerOfTwo:
       return better_of_two(ranks, has_room);
     case Policy::kMillrace:

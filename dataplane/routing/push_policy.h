@@ -48,8 +48,8 @@ struct PushRank {
 
 struct PushRequest {
   std::int64_t input_tokens = 0;
-  std::int64_t cached_tokens = 0;     ///< of those, whose KV is stored somewhere
-  std::optional<std::size_t> holder;  ///< the rank in whose host memory that KV is, if any
+  std::int64_t cached_tokens = 0;          ///< of those, whose KV is stored somewhere
+  std::optional<std::size_t> holder = {};  ///< the rank in whose host memory that KV is, if any
 };
 
 struct PushSettings {
@@ -80,8 +80,8 @@ class PushRouter {
   /// `policy` is not kMillrace.
   PushRouter(Policy policy, const PushSettings& settings, std::uint64_t seed);
 
-  /// The rank for a request's prefill; nullopt when none accepts. Equal scores go to the lower
-  /// index, after the rank that had the turn before for round robin.
+  /// The rank for a request's prefill; nullopt when none accepts. Equal scores go to the
+  /// next rank from a random one on, so that routers with the same reports do not flock.
   std::optional<std::size_t> pick_prefill(const PushRequest& request,
                                           std::span<const PushRank> ranks, TimePoint now);
 

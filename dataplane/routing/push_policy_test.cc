@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "common/str_cat.h"
 
 namespace millrace::dataplane::routing {
@@ -65,13 +67,16 @@ TEST(PushPolicy, MovingBucketsFollowTheLengthsOfTheWindow) {
   PushRouter buckets = router(Policy::kMovingBuckets, {.ranks_per_instance = 2});
   const std::vector<PushRank> idle(4);
   // The first split is even over 4,096 tokens.
-  EXPECT_EQ(buckets.pick_prefill({100, 0, {}}, idle, at(0)), 0U);
-  EXPECT_EQ(buckets.pick_prefill({3000, 0, {}}, idle, at(0)), 2U);
+  const auto instance_of = [&](std::int64_t tokens, int s) {
+    return *buckets.pick_prefill({tokens, 0, {}}, idle, at(s)) / 2;
+  };
+  EXPECT_EQ(instance_of(100, 0), 0U);
+  EXPECT_EQ(instance_of(3000, 0), 1U);
   // The first move knows one prompt of 1,000 only; by the second there are 20, and 8 of 10,000.
-  for (int i = 0; i < 20; ++i) buckets.pick_prefill({1000, 0, {}}, idle, at(6));
-  for (int i = 0; i < 8; ++i) buckets.pick_prefill({10'000, 0, {}}, idle, at(6));
-  EXPECT_EQ(buckets.pick_prefill({3000, 0, {}}, idle, at(11)), 0U);
-  EXPECT_EQ(buckets.pick_prefill({10'000, 0, {}}, idle, at(11)), 2U);
+  for (int i = 0; i < 20; ++i) instance_of(1000, 6);
+  for (int i = 0; i < 8; ++i) instance_of(10'000, 6);
+  EXPECT_EQ(instance_of(3000, 11), 0U);
+  EXPECT_EQ(instance_of(10'000, 11), 1U);
 }
 
 TEST(PushPolicy, MovingBucketsTakeTheLeastLoadedHealthyInstanceWhenImbalanced) {
@@ -81,6 +86,15 @@ TEST(PushPolicy, MovingBucketsTakeTheLeastLoadedHealthyInstanceWhenImbalanced) {
   ranks[1].requests = 30;
   EXPECT_EQ(buckets.pick_prefill({1700, 0, {}}, ranks, at(0)), 1U);
   EXPECT_EQ(buckets.pick_prefill({10, 0, {}}, ranks, at(0)), 2U);  // its own is down
+}
+
+TEST(PushPolicy, RoutersDoNotFlockToOneOfManyEqualRanks) {
+  const std::vector<PushRank> idle(64);
+  std::vector<int> picks(idle.size());
+  for (std::uint64_t seed = 0; seed < 32; ++seed) {
+    ++picks[*PushRouter(Policy::kLeastTokens, {}, seed).pick_prefill({}, idle, at(0))];
+  }
+  EXPECT_LE(*std::max_element(picks.begin(), picks.end()), 4);
 }
 
 TEST(PushPolicy, NoneAccepting) {
