@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "tests/sim/cluster/scenario.h"
+
+namespace millrace::sim {
+
+/// A row of a published trace, with what a prefix cache would have had of it.
+struct TraceRow {
+  SimTime at = 0;  ///< since the first row; never decreases
+  std::int32_t input_tokens = 0;
+  std::int32_t output_tokens = 0;
+  std::int32_t cached_tokens = 0;  ///< of blocks that earlier rows made
+  std::int32_t parent = -1;        ///< the row that used the last of these blocks last
+};
+
+/// Reads at most `most` rows (0: all), plain or gzip-compressed: JSON lines with timestamp (ms),
+/// input_length, output_length and hash_ids (prefix blocks of 512 tokens: the Mooncake traces), or
+/// CSV with TIMESTAMP, ContextTokens, GeneratedTokens (Azure 2023; nothing is cached there).
+///
+/// A cache of `cache_blocks` blocks (0: unbounded; the one used longest ago makes way) holds what
+/// rows before used. Rows with no input or output count as one token. kNotFound: no such file;
+/// kInvalidArgument names the line and what is wrong.
+absl::StatusOr<std::vector<TraceRow>> read_trace_rows(const std::string& path, std::int64_t most,
+                                                      std::int64_t cache_blocks);
+
+/// What a prompt of `input_tokens` can use of a stored prefix: whole blocks of 128, at most
+/// the largest multiple of 128 below input − 134, less the 128 rows that are run again for their
+/// windows (the hit policy of storage/kv).
+std::int32_t usable_hit(std::int64_t stored_tokens, std::int64_t input_tokens);
+
+}  // namespace millrace::sim
