@@ -29,7 +29,7 @@ MEANING = {
     "single block": "a hit of one block whose window is gone: it would be run again for it",
     "window": "the hit's last block, run again because its window is gone",
     "late check": "the storage nodes did not answer an entrypoint within 50 ms",
-    "not found": "blocks that were not stored yet, or not any more",
+    "not found": "blocks that were not stored yet, not any more, or not fetched in time",
 }
 
 
