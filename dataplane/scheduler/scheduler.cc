@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/check.h"
+#include "common/status_macros.h"
 #include "common/str_cat.h"
 
 namespace millrace::dataplane::scheduler {
@@ -17,6 +18,9 @@ absl::StatusOr<Scheduler> Scheduler::create(const SchedulerLimits& limits) {
         str_cat("a step of ", limits.max_step_rows, " rows cannot hold one row of each of ",
                 limits.max_sequences, " sequences: raise the step rows or lower the sequences"));
   }
+  RETURN_IF_ERROR(check(PrefillStepLimits{.budget_ns = limits.step_budget_ns,
+                                          .share_cap = limits.share_cap,
+                                          .max_rows = limits.max_step_rows}));
   return Scheduler(limits);
 }
 
@@ -101,19 +105,30 @@ std::vector<StepSlice> Scheduler::plan_step() const {
     slices.push_back({.id = id, .work = Work::kDecode, .is_last = true});
     --rows_left;
   }
+  if (rows_left > 0) plan_prefills(rows_left, slices);
+  return slices;
+}
+
+void Scheduler::plan_prefills(int rows_left, std::vector<StepSlice>& slices) const {
+  std::vector<RequestId> ids;
+  std::vector<QueuedPrefill> queue;
   for (const RequestId id : admitted_) {
     const Entry& prefill = requests_.at(id);
-    if (prefill.state != State::kPrefilling || rows_left == 0) continue;
-    const int rows_to_do = prefill.request.rows - prefill.rows_done;
-    const int row_count = std::min(rows_to_do, rows_left);
-    slices.push_back({.id = id,
-                      .work = Work::kPrefill,
-                      .first_row = prefill.rows_done,
-                      .row_count = row_count,
-                      .is_last = row_count == rows_to_do});
-    rows_left -= row_count;
+    if (prefill.state != State::kPrefilling) continue;
+    ids.push_back(id);
+    queue.push_back(
+        {.rows_left = prefill.request.rows - prefill.rows_done, .cached = prefill.rows_done});
   }
-  return slices;
+  const PrefillStepLimits limits{
+      .budget_ns = limits_.step_budget_ns, .share_cap = limits_.share_cap, .max_rows = rows_left};
+  for (const PrefillChunk& chunk : plan_prefill_step(cost_, limits, queue)) {
+    const QueuedPrefill& prefill = queue[chunk.index];
+    slices.push_back({.id = ids[chunk.index],
+                      .work = Work::kPrefill,
+                      .first_row = static_cast<int>(prefill.cached),
+                      .row_count = static_cast<int>(chunk.rows),
+                      .is_last = chunk.rows == prefill.rows_left});
+  }
 }
 
 void Scheduler::step_done(std::span<const StepSlice> slices) {

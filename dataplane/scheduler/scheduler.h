@@ -9,6 +9,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/time_point.h"
+#include "dataplane/cost/cost_model.h"
+#include "dataplane/scheduler/prefill_step.h"
 
 namespace millrace::dataplane::scheduler {
 
@@ -29,6 +31,8 @@ struct SchedulerLimits {
   int kv_blocks = 2048;
   int max_waiting = 256;                      ///< requests in the waiting queue
   std::int64_t max_waiting_tokens = 8 << 20;  ///< their rows together: bounds the queue's memory
+  double step_budget_ns = 300e6;  ///< predicted compute of a step's prefill, once costs are known
+  double share_cap = 1.0;         ///< of that, for one prefill while others wait
 };
 
 enum class Work {
@@ -72,9 +76,9 @@ struct SchedulerLoad {
 /// A request is queued (bounded, first in first out; only one whose stored KV is still being
 /// fetched is overtaken), admitted when a sequence and its worst-case blocks are free (so a running
 /// request never runs out of room), and removed. Each step holds one row of every decoding request,
-/// then prefill rows in order of admission, cut where the step is full; several prefills share a
-/// step. Deadlines are checked whenever a turn begins; a cancelled request is removed, so nothing
-/// is popped that nobody wants.
+/// then prefill rows in order of admission, cut where rows or predicted compute of the step are
+/// used up (plan_prefill_step); several prefills share a step. Deadlines are checked whenever a
+/// turn begins; a cancelled request is removed, so nothing is popped that nobody wants.
 class Scheduler {
  public:
   /// kInvalidArgument names the limit that makes no sense.
@@ -96,6 +100,9 @@ class Scheduler {
 
   /// An admitted kDecode request has been brought in: from now on it takes a row of every step.
   void start_decoding(RequestId id);
+
+  /// What prefill rows cost here, from now on. Until then rows alone bound a step.
+  void set_cost(const cost::CostModel& model) { cost_ = model; }
 
   /// The rows of the next step; empty when there is nothing to run.
   std::vector<StepSlice> plan_step() const;
@@ -122,7 +129,10 @@ class Scheduler {
   explicit Scheduler(const SchedulerLimits& limits) : limits_(limits) {}
   Entry& entry(RequestId id);
 
+  void plan_prefills(int rows_left, std::vector<StepSlice>& slices) const;
+
   SchedulerLimits limits_;
+  cost::CostModel cost_{.linear = 1e-9};  // as good as nothing: any chunk fits any budget
   std::map<RequestId, Entry> requests_;
   std::deque<RequestId> waiting_;
   std::vector<RequestId> admitted_;  // in order of admission

@@ -287,5 +287,60 @@ TEST(Scheduler, KeepsItsPromisesUnderRandomTraffic) {
   }
 }
 
+TEST(Scheduler, CutsPrefillsWhereThePredictedComputeOfAStepIsUsedUp) {
+  Scheduler scheduler = *Scheduler::create(
+      {.max_step_rows = 512, .max_sequences = 8, .kv_blocks = 100, .step_budget_ns = 1000});
+  ASSERT_TRUE(
+      scheduler
+          .enqueue({.id = 1, .rows = 900, .capacity_tokens = 900, .deadline = TimePoint::max()})
+          .ok());
+  ASSERT_TRUE(
+      scheduler.enqueue({.id = 2, .rows = 50, .capacity_tokens = 50, .deadline = TimePoint::max()})
+          .ok());
+  scheduler.begin_turn(TimePoint());
+  ASSERT_EQ(scheduler.plan_step().size(), 1U);
+  EXPECT_EQ(scheduler.plan_step()[0].row_count, 512)
+      << "nothing is known of costs: rows bound a step";
+  // q rows behind c cost 5 q + q c / 100: 200 rows at first, then 142 behind 200.
+  scheduler.set_cost({.cross = 0.01, .linear = 5});
+  std::vector<StepSlice> step = scheduler.plan_step();
+  ASSERT_EQ(step.size(), 1U);
+  EXPECT_EQ(step[0].row_count, 200);
+  scheduler.step_done(step);
+  step = scheduler.plan_step();
+  ASSERT_EQ(step.size(), 1U);
+  EXPECT_EQ(step[0].first_row, 200);
+  EXPECT_EQ(step[0].row_count, 142);
+  // A budget that fits no row still gives every step some.
+  scheduler.set_cost({.linear = 5000});
+  step = scheduler.plan_step();
+  ASSERT_EQ(step.size(), 1U);
+  EXPECT_EQ(step[0].row_count, 128);
+}
+
+TEST(Scheduler, AShareOfTheStepKeepsALongPrefillFromTakingAllOfIt) {
+  Scheduler scheduler = *Scheduler::create({.max_step_rows = 512,
+                                            .max_sequences = 8,
+                                            .kv_blocks = 100,
+                                            .step_budget_ns = 1000,
+                                            .share_cap = 0.5});
+  scheduler.set_cost({.linear = 5});
+  ASSERT_TRUE(
+      scheduler
+          .enqueue({.id = 1, .rows = 900, .capacity_tokens = 900, .deadline = TimePoint::max()})
+          .ok());
+  ASSERT_TRUE(
+      scheduler.enqueue({.id = 2, .rows = 60, .capacity_tokens = 60, .deadline = TimePoint::max()})
+          .ok());
+  scheduler.begin_turn(TimePoint());
+  const std::vector<StepSlice> step = scheduler.plan_step();
+  ASSERT_EQ(step.size(), 2U);
+  EXPECT_EQ(step[1].row_count, 60);
+  EXPECT_TRUE(step[1].is_last);
+  EXPECT_EQ(step[0].row_count, 140) << "its half, and what the other one leaves";
+  EXPECT_EQ(Scheduler::create({.share_cap = 0}).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
 }  // namespace
 }  // namespace millrace::dataplane::scheduler

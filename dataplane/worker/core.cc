@@ -12,6 +12,9 @@
 namespace millrace::dataplane::worker {
 namespace {
 
+/// A refit costs well under a millisecond; 64 steps of prefill are seconds.
+constexpr int kStepsBetweenFits = 64;
+
 /// After these a hand-over is still good for another worker, so its source keeps it.
 bool leaves_handover_valid(absl::StatusCode code) {
   return code == absl::StatusCode::kResourceExhausted || code == absl::StatusCode::kUnavailable;
@@ -271,6 +274,7 @@ void Core::run_step(TimePoint now) {
                      .tokens = tokens.subspan(first, static_cast<std::size_t>(slice.row_count)),
                      .logits_rows = slice.is_last ? 1 : 0});
     (is_decode ? output_.counts.decode_rows : output_.counts.prefill_rows) += slice.row_count;
+    if (!is_decode) output_.counts.prefill_step.add(slice.row_count, slice.first_row);
   }
   const absl::Status status = engine_.step(items, logits_);
   if (!status.ok()) {
@@ -435,6 +439,18 @@ Core::Request& Core::request(RequestId id) {
 bool Core::has_rows() const { return !scheduler_.plan_step().empty(); }
 
 bool Core::is_idle() const { return requests_.empty() && exports_.usage().exports == 0; }
+
+bool Core::on_step_measured(cost::PrefillSample step) {
+  if (!fit_window_.add(step) || ++steps_since_fit_ < kStepsBetweenFits) return false;
+  steps_since_fit_ = 0;
+  const absl::StatusOr<cost::PrefillFit> fit = fit_window_.refit();
+  if (!fit.ok()) return false;  // too few kinds of steps so far
+  if (is_cost_known_ && !fit_window_.is_better(prefill_cost_, fit->model)) return false;
+  is_cost_known_ = true;
+  prefill_cost_ = fit->model;
+  scheduler_.set_cost(prefill_cost_);
+  return true;
+}
 
 Load Core::load() const {
   const scheduler::SchedulerLoad load = scheduler_.load();

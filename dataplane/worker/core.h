@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "dataplane/cost/fit_window.h"
 #include "dataplane/engine/engine.h"
 #include "dataplane/kv/hit_policy.h"
 #include "dataplane/sampling/sampler.h"
@@ -96,6 +97,7 @@ struct TurnCounts {
   int replayed_tokens = 0;                      ///< run again for their window alone
   int late_fetches = 0;                         ///< given up at the end of their time
   int failed_swap_ins = 0;                      ///< prefills that had to start over cold
+  cost::PrefillSample prefill_step;             ///< the step's chunks, if it was all prefill
   std::vector<absl::StatusCode> failures;
   std::string internal_error;  ///< the last kInternal failure: something here is broken
 };
@@ -133,6 +135,12 @@ class Core {
   /// What is to be fetched and stored since the last call. Fetches appear at once with their
   /// command, the rest with turns.
   KvJobs take_kv_jobs();
+
+  /// How long the step took that a turn's counts describe. Every 64th one, the costs that prefill
+  /// chunks are cut by are fitted anew to the last steps, and taken over when they describe them
+  /// better; true then.
+  bool on_step_measured(cost::PrefillSample step);
+  const cost::CostModel& prefill_cost() const { return prefill_cost_; }
 
   /// How well bringing stored blocks in has hidden behind steps so far.
   engine::SwapInUsage swap_in_usage() const { return engine_.swap_in_usage(); }
@@ -213,6 +221,11 @@ class Core {
   bool is_draining_ = false;
   TurnOutput output_;
   KvJobs kv_jobs_;
+
+  cost::FitWindow fit_window_;
+  int steps_since_fit_ = 0;
+  bool is_cost_known_ = false;
+  cost::CostModel prefill_cost_;
 
   std::vector<float> logits_;
   sampling::SamplerScratch scratch_;

@@ -449,5 +449,38 @@ TEST(Core, CountsWhatItTookUpPerStream) {
   EXPECT_EQ(output.batches[1].started_requests, 0u);
 }
 
+/// Runs a prompt to its hand-over and reports each step as one of the model's time; the largest
+/// step.
+int run_measured(Worker& prefill, const std::string& id, std::size_t tokens,
+                 const cost::CostModel& truth) {
+  int largest = 0;
+  prefill.core->on_command(StartPrefill{spec_of(id, tokens_of(tokens), 1)});
+  const std::size_t before = prefill.events.size();
+  while (prefill.events.size() == before) {
+    prefill.turn(kStart);
+    largest = std::max(largest, prefill.counts.prefill_rows);
+    cost::PrefillSample step = prefill.counts.prefill_step;
+    step.ns =
+        truth.cross * step.rows_by_cached + truth.linear * step.rows + truth.fixed * step.chunks;
+    prefill.core->on_step_measured(step);
+  }
+  return largest;
+}
+
+TEST(Core, LearnsWhatItsStepsCostAndKeepsThemWithinTheBudget) {
+  const cost::CostModel truth{.cross = 500, .linear = 1e6, .fixed = 2e6};
+  Worker prefill(Role::kPrefill, {.max_step_rows = 400, .kv_blocks = 64, .step_budget_ns = 100e6});
+  EXPECT_EQ(run_measured(prefill, "first", 1000, truth), 400) << "nothing is known yet";
+  for (int i = 0; i < 60; ++i) run_measured(prefill, str_cat("p", i), 100 + 37 * i % 1500, truth);
+  EXPECT_NEAR(prefill.core->prefill_cost().linear, truth.linear, 1e3);
+  // 98 rows take the budget of 100 ms, and less of them later in the prompt.
+  EXPECT_EQ(run_measured(prefill, "last", 1000, truth), 98);
+  EXPECT_TRUE(prefill.has_nothing_left());
+  // A machine that has become ten times faster is noticed.
+  const cost::CostModel faster{.cross = 50, .linear = 1e5, .fixed = 2e5};
+  for (int i = 0; i < 200; ++i) run_measured(prefill, str_cat("f", i), 100 + 37 * i % 1500, faster);
+  EXPECT_EQ(run_measured(prefill, "fast", 1000, faster), 400);
+}
+
 }  // namespace
 }  // namespace millrace::dataplane::worker

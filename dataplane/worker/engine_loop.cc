@@ -97,6 +97,8 @@ EngineLoop::Metrics::Metrics(Registry& r)
                         {{"window", replay_names()}})),
       imports(r.counter("millrace_kv_imports_total", "Sequences brought in.",
                         {{"path", {"shared_memory", "stream"}}})),
+      refits(r.counter("millrace_prefill_cost_refits_total",
+                       "Times that measured steps gave a better prefill cost model.")),
       failures(r.counter("millrace_requests_failed_total", "Requests refused or failed.",
                          {{"reason", reason_names()}})) {}
 
@@ -197,12 +199,24 @@ void EngineLoop::publish_swap_ins() {
   published_ = now;
 }
 
+void EngineLoop::learn(cost::PrefillSample step, double seconds) {
+  step.ns = seconds * 1e9;
+  if (!core_.on_step_measured(step)) return;
+  const cost::CostModel& model = core_.prefill_cost();
+  metrics_.refits.add();
+  log_.info("prefill_cost", {{"quadratic_ns", model.quadratic},
+                             {"cross_ns", model.cross},
+                             {"linear_ns", model.linear},
+                             {"fixed_ns", model.fixed}});
+}
+
 void EngineLoop::publish(const TurnOutput& output, double seconds) {
   const TurnCounts& counts = output.counts;
   if (const int rows = counts.prefill_rows + counts.decode_rows; rows > 0) {
     metrics_.step_tokens.observe(rows);
     metrics_.step_seconds.observe(seconds);
   }
+  if (counts.prefill_rows > 0 && counts.decode_rows == 0) learn(counts.prefill_step, seconds);
   metrics_.prefill_tokens.add(counts.prefill_rows);
   metrics_.generated_tokens.add(counts.sampled_tokens);
   metrics_.exports.add(counts.exports);

@@ -65,6 +65,7 @@ class EngineLoop {
     Counter swap_wait_seconds;
     MetricFamily<Counter> replays;
     MetricFamily<Counter> imports;
+    Counter refits;
     MetricFamily<Counter> failures;
   };
 
@@ -74,6 +75,7 @@ class EngineLoop {
   void publish_load(const Load& load);
   void publish_swap_ins();
   void publish(const TurnOutput& output, double seconds);
+  void learn(cost::PrefillSample step, double seconds);
 
   Core& core_;
   CommandQueue& commands_;
