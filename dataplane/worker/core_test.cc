@@ -174,7 +174,7 @@ TEST(Core, ImpossibleRequestsAreRefusedWithTheReason) {
        [](auto& s) { s.sampling.max_new_tokens = TestEngine::kMaxPosition; }},
       {"KV blocks", absl::StatusCode::kInvalidArgument,
        [](auto& s) {
-         s.tokens = tokens_of(9 * 128);
+         s.tokens = tokens_of(std::size_t{9} * 128);
          s.prompt_tokens = 9 * 128;
        }},
   };

@@ -48,6 +48,7 @@ std::vector<std::string> reason_names() {
 
 std::vector<std::string> replay_names() {
   std::vector<std::string> names;
+  names.reserve(kv::kReplayKinds);
   for (int i = 0; i < kv::kReplayKinds; ++i) {
     names.emplace_back(kv::replay_kind_name(static_cast<kv::ReplayKind>(i)));
   }
