@@ -34,14 +34,26 @@ std::optional<ClaimTarget> choose_claim(std::span<const Offers> offers,
 
 std::array<bool, kBucketCount> claimable_buckets(std::span<const Offers> offers,
                                                  const std::array<bool, kBucketCount>& serves,
-                                                 std::span<const std::int64_t> queued_ns) {
-  if (queued_ns.empty() || queued_ns[pick_rank(queued_ns)] > 0) return serves;
+                                                 std::span<const std::int64_t> queued_ns,
+                                                 TimePoint now, const ClaimLimits& limits) {
+  std::array<TimePoint, kBucketCount> oldest;
+  oldest.fill(TimePoint::max());
+  TimePoint own = TimePoint::max();
   for (const Offers& offer : offers) {
     for (std::size_t b = 0; b < offer.size(); ++b) {
-      if (serves[b] && offer[b].waiting > 0) return serves;
+      if (offer[b].waiting <= 0) continue;
+      oldest[b] = std::min(oldest[b], offer[b].oldest_since);
+      if (serves[b]) own = std::min(own, offer[b].oldest_since);
     }
   }
-  return {true, true, true, true};
+  const bool is_free =
+      own == TimePoint::max() && !queued_ns.empty() && queued_ns[pick_rank(queued_ns)] <= 0;
+  std::array<bool, kBucketCount> claimable = serves;
+  for (std::size_t b = 0; b < claimable.size(); ++b) {
+    if (oldest[b] == TimePoint::max()) continue;
+    claimable[b] = serves[b] || is_free || oldest[b] + limits.head_start <= std::min(own, now);
+  }
+  return claimable;
 }
 
 std::array<bool, kBucketCount> served_buckets(int bucket,

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -23,6 +24,9 @@ struct ClaimLimits {
   /// Predicted compute queued on a rank beyond which it wants no more: two steps, so that a rank
   /// never waits for a request and hardly a request for a rank that another instance has free.
   std::int64_t quota_per_rank_ns = 600'000'000;
+
+  /// How much longer another bucket's request must have waited than those it serves itself.
+  std::chrono::nanoseconds head_start = std::chrono::seconds(1);
 };
 
 /// The rank with the least queued compute; equal ones: the lower index. `queued_ns` is not empty.
@@ -46,11 +50,14 @@ using Offers = std::array<Advertisement, kBucketCount>;
 std::optional<ClaimTarget> choose_claim(std::span<const Offers> offers,
                                         const std::array<bool, kBucketCount>& serves);
 
-/// The buckets an instance claims from: those it serves; when they offer nothing and one of its
-/// ranks is idle, every bucket, so that a split that lags behind the demand wastes no compute.
+/// The buckets an instance claims from: those it serves, and others that need help: one whose
+/// request has waited longer than every one of its own by the limits' head start, or any while it
+/// has an idle rank and its own buckets offer nothing. So a split that lags behind the demand, or
+/// cannot follow it because there are few instances, neither wastes compute nor starves a bucket.
 std::array<bool, kBucketCount> claimable_buckets(std::span<const Offers> offers,
                                                  const std::array<bool, kBucketCount>& serves,
-                                                 std::span<const std::int64_t> queued_ns);
+                                                 std::span<const std::int64_t> queued_ns,
+                                                 TimePoint now, const ClaimLimits& limits);
 
 /// The buckets whose requests an instance of `bucket` serves, given how many instances each bucket
 /// has: its own, and those without one that spill to it.

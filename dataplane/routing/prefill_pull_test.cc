@@ -135,18 +135,22 @@ TEST(Claim, StopsAtTheLimitButNeverLeavesARankIdle) {
   EXPECT_EQ(pick_rank(std::vector<std::int64_t>{7, 3, 3}), 1U);
 }
 
-TEST(Claim, AnIdleRankHelpsOtherBucketsWhenItsOwnOffersNothing) {
+TEST(Claim, HelpsOtherBucketsWhenIdleOrWhenTheyHaveWaitedFarLonger) {
   using Buckets = std::array<bool, kBucketCount>;
   const Buckets own = {true, false, false, false};
-  const Buckets all = {true, true, true, true};
+  const Buckets helped = {true, false, true, false};
+  const ClaimLimits limits{.head_start = milliseconds(100)};
+  const std::vector<std::int64_t> idle = {70, 0};
+  const std::vector<std::int64_t> busy = {70, 1};
   std::vector<Offers> offers(2);
   offers[1][2] = {at(3), 5, 1};
-  const std::vector<std::int64_t> idle = {70, 0};
-  EXPECT_EQ(claimable_buckets(offers, own, idle), all);
-  EXPECT_EQ(claimable_buckets(offers, own, std::vector<std::int64_t>{70, 1}), own);
-  EXPECT_EQ(claimable_buckets(offers, own, {}), own);
+  EXPECT_EQ(claimable_buckets(offers, own, idle, at(4), limits), helped);
+  EXPECT_EQ(claimable_buckets(offers, own, busy, at(102), limits), own);
+  EXPECT_EQ(claimable_buckets(offers, own, busy, at(103), limits), helped);
   offers[0][0] = {at(4), 5, 1};
-  EXPECT_EQ(claimable_buckets(offers, own, idle), own);
+  EXPECT_EQ(claimable_buckets(offers, own, idle, at(200), limits), own);
+  offers[0][0] = {at(103), 5, 1};
+  EXPECT_EQ(claimable_buckets(offers, own, busy, at(200), limits), helped);
 }
 
 }  // namespace

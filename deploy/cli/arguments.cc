@@ -293,6 +293,8 @@ Parsed parse_arguments(int argc, const char* const* argv, const Surroundings& su
   const RecipeApps recipe = add_recipe(app, options.recipe);
   const StorageApps storage = add_storage(app, options.storage);
 
+  app.add_subcommand("simulate", "Run a cluster in virtual time (millrace-simulate)");
+
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -1,9 +1,15 @@
 // `millrace`: the command people type. Reads the surroundings and the arguments, then runs one
 // command to its end.
 
+#include <unistd.h>
+
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
+#include <iostream>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <variant>
 
@@ -78,9 +84,22 @@ struct Run {
   }
 };
 
+/// `millrace simulate …` is the program millrace-simulate beside this one. Returns only if that
+/// cannot be run.
+int run_simulate(char** argv, const std::string& program_dir) {
+  const std::string program = program_dir + "/millrace-simulate";
+  argv[1] = const_cast<char*>(program.c_str());
+  ::execv(program.c_str(), argv + 1);
+  std::cerr << "millrace simulate: " << program << ": " << std::strerror(errno) << "\n";
+  return 1;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (argc > 1 && std::string_view(argv[1]) == "simulate") {
+    return run_simulate(argv, look_around().program_dir);
+  }
   const cli::Parsed parsed = cli::parse_arguments(argc, argv, look_around());
   if (!parsed.command) return parsed.exit_status;
   const cli::Terminal terminal = cli::Terminal::detect();

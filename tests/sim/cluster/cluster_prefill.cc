@@ -125,6 +125,11 @@ std::array<bool, kBucketCount> ClusterWorld::serves(std::size_t instance) const 
   return dataplane::routing::served_buckets(prefill_instances_[instance].bucket, bucket_instances_);
 }
 
+dataplane::routing::ClaimLimits ClusterWorld::claim_limits() const {
+  return {.quota_per_rank_ns = std::llround(scenario_.quota_per_rank_ms * 1e6),
+          .head_start = std::chrono::nanoseconds(std::llround(scenario_.help_after_ms * 1e6))};
+}
+
 /// When a request that comes now could begin to run on an instance.
 SimTime ClusterWorld::earliest_start(std::size_t instance) const {
   const auto queued = prefill_.queued_ns(instance);
@@ -135,8 +140,7 @@ SimTime ClusterWorld::earliest_start(std::size_t instance) const {
 /// A new offer is answered first by the instance that can begin first; the others' claims come too
 /// late and are not played out.
 void ClusterWorld::wake_for(std::size_t entrypoint, int bucket) {
-  const dataplane::routing::ClaimLimits limits{.quota_per_rank_ns =
-                                                   std::llround(scenario_.quota_per_rank_ms * 1e6)};
+  const dataplane::routing::ClaimLimits limits = claim_limits();
   const auto serving = dataplane::routing::serving_bucket(bucket, bucket_instances_);
   std::optional<std::size_t> first;
   SimTime soonest = 0;
@@ -163,8 +167,7 @@ void ClusterWorld::wake_for(std::size_t entrypoint, int bucket) {
 
 void ClusterWorld::try_claim(std::size_t index) {
   Instance& instance = prefill_instances_[index];
-  const dataplane::routing::ClaimLimits limits{.quota_per_rank_ns =
-                                                   std::llround(scenario_.quota_per_rank_ms * 1e6)};
+  const dataplane::routing::ClaimLimits limits = claim_limits();
   if (!is_pulling() || !instance.is_up || instance.is_claiming) return;
   if (!dataplane::routing::wants_more(prefill_.queued_ns(index), limits)) return;
   std::vector<Offers> offers(entrypoints_.size());
@@ -177,9 +180,9 @@ void ClusterWorld::try_claim(std::size_t index) {
       offers[e][b] = {head->since, head->quota_ns, size - entrypoints_[e].claimed[b]};
     }
   }
-  const auto target = dataplane::routing::choose_claim(
-      offers,
-      dataplane::routing::claimable_buckets(offers, serves(index), prefill_.queued_ns(index)));
+  const auto claimable = dataplane::routing::claimable_buckets(
+      offers, serves(index), prefill_.queued_ns(index), now_point(), limits);
+  const auto target = dataplane::routing::choose_claim(offers, claimable);
   if (!target) return;
   instance.is_claiming = true;
   const auto bucket = static_cast<std::size_t>(target->bucket);

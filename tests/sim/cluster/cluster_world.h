@@ -105,6 +105,7 @@ class ClusterWorld {
   std::optional<std::size_t> least_queued_instance(int bucket, std::size_t entrypoint) const;
   void retry_unplaced();
   void wake_for(std::size_t entrypoint, int bucket);
+  dataplane::routing::ClaimLimits claim_limits() const;
   SimTime earliest_start(std::size_t instance) const;
   void try_claim(std::size_t instance);
   void answer_claim(std::size_t instance, std::size_t entrypoint, int bucket);

@@ -13,6 +13,7 @@
 #include "tests/sim/cluster/goodput.h"
 #include "tests/sim/cluster/scenario_file.h"
 #include "tests/sim/cluster/summary.h"
+#include "tests/sim/experts/simulate_experts.h"
 
 namespace {
 
@@ -27,6 +28,7 @@ struct Options {
   double load = 1;
   std::string json;
   std::string html;
+  std::string experts;
   bool is_goodput = false;
   bool is_markdown = false;
   bool is_quiet = false;
@@ -57,6 +59,15 @@ CLI::App* add_cluster(CLI::App& app, Options& options) {
                           "\nExample:\n  millrace-simulate cluster --scenario "
                           "tests/sim/scenarios/conversation.toml --policy millrace --policy "
                           "least_tokens --html report.html\n"));
+  return command;
+}
+
+CLI::App* add_experts(CLI::App& app, Options& options) {
+  CLI::App* command =
+      app.add_subcommand("experts", "How evenly experts load ranks while what is wanted drifts");
+  command->add_option("--only", options.experts, "A scenario by its name (default: all)");
+  command->add_option("--seed", options.seed, "Equal seeds give equal runs")->capture_default_str();
+  command->footer("Takes minutes. Example:\n  millrace-simulate experts --seed 1");
   return command;
 }
 
@@ -129,6 +140,22 @@ absl::Status run_cluster(const Options& options) {
                             : compare(options, scenario, policies);
 }
 
+absl::Status run_experts(const Options& options) {
+  bool is_known = false;
+  std::string names;
+  for (const sim::NamedExpertScenario& named : sim::expert_scenarios()) {
+    names.append(names.empty() ? "" : ", ").append(named.name);
+    if (!options.experts.empty() && options.experts != named.name) continue;
+    is_known = true;
+    ASSIGN_OR_RETURN(const sim::ExpertReport report,
+                     sim::simulate_experts(named.scenario, options.seed));
+    std::cout << sim::summary(named, report) << std::endl;
+  }
+  if (is_known) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      str_cat("no expert scenario is called \"", options.experts, "\"; there are ", names));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -136,8 +163,9 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   Options options;
   add_cluster(app, options);
+  const CLI::App* experts = add_experts(app, options);
   CLI11_PARSE(app, argc, argv);
-  const absl::Status status = run_cluster(options);
+  const absl::Status status = experts->parsed() ? run_experts(options) : run_cluster(options);
   if (status.ok()) return 0;
   std::cerr << "millrace-simulate: " << millrace::message_of(status) << "\n";
   return 1;

@@ -80,6 +80,7 @@ struct Scenario {
   double step_overhead_ms = 2;
   double fetch_deadline_s = 5;
 
+  double help_after_ms = 1000;
   double bucket_round_s = 10;
   std::int64_t bucket_max_moves = 2;
   double bucket_min_share_change = 0.05;

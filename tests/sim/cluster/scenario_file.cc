@@ -100,6 +100,8 @@ std::vector<Field> machine_fields(Draft& draft) {
       number("prefill.step_overhead_ms", s.step_overhead_ms, 0, 1e4, "of a step, beside compute"),
       number("prefill.fetch_deadline_s", s.fetch_deadline_s, 0, 1e4,
              "a request whose stored KV is not there by then runs without it"),
+      number("buckets.help_after_ms", s.help_after_ms, 0, 1e9,
+             "a request of another bucket must have waited so much longer to be claimed"),
       number("buckets.round_s", s.bucket_round_s, 1e-3, 1e6, "instances are split anew so often"),
       integer("buckets.max_moves", s.bucket_max_moves, 1, 4096, "of instances in a round"),
       number("buckets.min_share_change", s.bucket_min_share_change, 0, 1, "that moves one"),
