@@ -32,6 +32,7 @@ TEST(PushPolicy, NamesAreReadAndUnknownOnesRefusedWithTheList) {
 TEST(PushPolicy, RoundRobinPassesByWhatDoesNotAccept) {
   PushRouter turn = router(Policy::kRoundRobin);
   std::vector<std::size_t> picks;
+  picks.reserve(6);
   for (int i = 0; i < 6; ++i) picks.push_back(*turn.pick_prefill({}, kRanks, at(0)));
   EXPECT_THAT(picks, ::testing::ElementsAre(0, 1, 2, 4, 0, 1));
 }
