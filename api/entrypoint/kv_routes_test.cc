@@ -135,11 +135,12 @@ TEST_F(KvRoutes, WhomEachProtocolNamesAsTheUserPartsTheKv) {
   secret.fill(7);
   const std::string messages = R"("messages":[{"role":"user","content":"Hi"}])";
   const std::pair<std::string, std::string> requests[] = {
-      {"/v1/completions", R"("prompt":"Hi","user":"u")"},
-      {"/v1/chat/completions", messages + R"(,"user":"u")"},
-      {"/v1/chat/completions", messages + R"(,"user":"v","safety_identifier":"u")"},
-      {"/v1/responses", R"("input":"Hi","user":"u")"},
-      {"/v1/responses", R"("input":"Hi","user":"v","safety_identifier":"u")"},
+      {"/v1/completions", R"("prompt":"Hi","user":"u","max_tokens":3)"},
+      {"/v1/chat/completions", messages + R"(,"user":"u","max_tokens":3)"},
+      {"/v1/chat/completions", messages + R"(,"user":"v","safety_identifier":"u","max_tokens":3)"},
+      {"/v1/responses", R"("input":"Hi","user":"u","max_output_tokens":16)"},
+      {"/v1/responses",
+       R"("input":"Hi","user":"v","safety_identifier":"u","max_output_tokens":16)"},
       {"/v1/messages", messages + R"(,"max_tokens":3,"metadata":{"user_id":"u"})"}};
   const storage::kv::Salt salt = storage::kv::account_salt(secret, "", "u");
   for (const auto& [path, members] : requests) {
