@@ -238,7 +238,7 @@ void ClusterWorld::decode_down(std::size_t index) {
     Request& state = requests_[request];
     state.input_tokens += state.tokens_left - tokens_left;
     state.tokens_left = tokens_left;
-    state.cached_tokens = usable_hit(state.input_tokens, state.input_tokens);
+    state.cached_tokens = cached_tokens_of(state.input_tokens, state.input_tokens);
     state.decode_rank = -1;
     start_over(request);
   }

@@ -15,6 +15,7 @@
 #include "common/json.h"
 #include "common/status_macros.h"
 #include "common/str_cat.h"
+#include "dataplane/kv/hit_policy.h"
 
 namespace millrace::sim {
 namespace {
@@ -169,16 +170,17 @@ absl::Status append(const RawRow& raw, PrefixCache& cache, std::vector<TraceRow>
                .input_tokens = static_cast<std::int32_t>(std::max<std::int64_t>(raw.input, 1)),
                .output_tokens = static_cast<std::int32_t>(std::max<std::int64_t>(raw.output, 1)),
                .parent = hit.row};
-  row.cached_tokens = usable_hit(hit.blocks * kTraceBlock, row.input_tokens);
+  row.cached_tokens = cached_tokens_of(hit.blocks * kTraceBlock, row.input_tokens);
   rows.push_back(row);
   return absl::OkStatus();
 }
 
 }  // namespace
 
-std::int32_t usable_hit(std::int64_t stored_tokens, std::int64_t input_tokens) {
-  const std::int64_t blocks = std::min(stored_tokens, input_tokens - 134) / 128;
-  return static_cast<std::int32_t>(std::max<std::int64_t>(blocks - 1, 0) * 128);
+std::int32_t cached_tokens_of(std::int64_t stored_tokens, std::int64_t input_tokens) {
+  const auto stored = static_cast<int>(std::min(stored_tokens, input_tokens));
+  return dataplane::kv::plan_hit(static_cast<int>(input_tokens), stored, false, false)
+      .compute_start;
 }
 
 absl::StatusOr<std::vector<TraceRow>> read_trace_rows(const std::string& path, std::int64_t most,

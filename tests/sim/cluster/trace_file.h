@@ -28,9 +28,8 @@ struct TraceRow {
 absl::StatusOr<std::vector<TraceRow>> read_trace_rows(const std::string& path, std::int64_t most,
                                                       std::int64_t cache_blocks);
 
-/// What a prompt of `input_tokens` can use of a stored prefix: whole blocks of 128, at most
-/// the largest multiple of 128 below input − 134, less the 128 rows that are run again for their
-/// windows (the hit policy of storage/kv).
-std::int32_t usable_hit(std::int64_t stored_tokens, std::int64_t input_tokens);
+/// Tokens that a prompt need not run when so many of its first ones are stored, by the engine's hit
+/// policy (dataplane/kv) without any stored window.
+std::int32_t cached_tokens_of(std::int64_t stored_tokens, std::int64_t input_tokens);
 
 }  // namespace millrace::sim

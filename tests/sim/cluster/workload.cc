@@ -101,7 +101,7 @@ Arrival draw_request(const RequestClass& c, SimTime at, Draw& draw) {
   arrival.input_tokens = draw_length(c.input_median, c.input_sigma, c.input_min, c.input_max, draw);
   arrival.output_tokens = draw_length(c.output_median, c.output_sigma, 1, c.output_max, draw);
   const double stored = c.cached_share * arrival.input_tokens;
-  arrival.cached_tokens = usable_hit(static_cast<std::int64_t>(stored), arrival.input_tokens);
+  arrival.cached_tokens = cached_tokens_of(static_cast<std::int64_t>(stored), arrival.input_tokens);
   return arrival;
 }
 
