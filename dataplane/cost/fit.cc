@@ -214,8 +214,10 @@ absl::StatusOr<RobustFit<n>> fit_samples(std::span<const Sample> samples, Terms 
   return fit<n>(rows, names);
 }
 
+// In the order in which terms are preferred where samples cannot tell them apart: a model that must
+// guess beyond its samples guesses in proportion to rows, not to their square.
 Row<4> terms_of(const PrefillSample& s) {
-  return {s.rows_squared, s.rows_by_cached, s.rows, s.chunks};
+  return {s.rows, s.chunks, s.rows_by_cached, s.rows_squared};
 }
 Row<3> terms_of(const DecodeSample& s) { return {1, s.batch, s.kv_tokens}; }
 
@@ -244,8 +246,8 @@ void PrefillSample::add(std::int64_t rows_of_chunk, std::int64_t cached) {
 absl::StatusOr<PrefillFit> fit_prefill(std::span<const PrefillSample> samples) {
   ASSIGN_OR_RETURN(const RobustFit<4> fitted,
                    (fit_samples<4>(samples, [](const PrefillSample& s) { return terms_of(s); },
-                                   {"quadratic", "cross", "linear", "fixed"})));
-  const auto& [quadratic, cross, linear, fixed] = fitted.coefficients;
+                                   {"linear", "fixed", "cross", "quadratic"})));
+  const auto& [linear, fixed, cross, quadratic] = fitted.coefficients;
   PrefillFit result{{quadratic, cross, linear, fixed}, fitted.quality};
   RETURN_IF_ERROR(check(result.model));
   return result;
@@ -262,7 +264,7 @@ absl::StatusOr<DecodeFit> fit_decode(std::span<const DecodeSample> samples) {
 }
 
 double mean_relative_error(const CostModel& m, std::span<const PrefillSample> samples) {
-  return mean_error<4>({m.quadratic, m.cross, m.linear, m.fixed}, samples);
+  return mean_error<4>({m.linear, m.fixed, m.cross, m.quadratic}, samples);
 }
 
 double mean_relative_error(const DecodeCostModel& m, std::span<const DecodeSample> samples) {

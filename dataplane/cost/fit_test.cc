@@ -113,6 +113,8 @@ TEST(FitPrefill, StepsOfOneShapeStillGiveAModelForThatShape) {
   ASSERT_TRUE(fit.ok()) << fit.status();
   EXPECT_NEAR(chunk_cost_ns(fit->model, 512, 0), 4e6, 1);
   EXPECT_EQ(fit->quality.left_out.size(), 3U);
+  // What it has not seen it takes to be in proportion to rows.
+  EXPECT_NEAR(chunk_cost_ns(fit->model, 256, 0), 2e6, 1);
 }
 
 TEST(FitPrefill, RefusesWhatIsNoMeasurement) {
@@ -175,6 +177,22 @@ TEST(FitWindow, FollowsAMachineThatHasBecomeSlower) {
   ASSERT_TRUE(fit.ok()) << fit.status();
   EXPECT_TRUE(window.is_better(kTrue, fit->model));
   EXPECT_LT(mean_relative_error(fit->model, steps(slower, 100, 0, 9)), 0.02);
+}
+
+TEST(FitWindow, ForgetsStepsOfALengthThatComesNoMore) {
+  FitWindow window;
+  // A slow start: steps a hundred times as long as any that follow.
+  const CostModel slow{0.4, 0.8, 2'100'000, 150'000'000};
+  for (const PrefillSample& sample : steps(slow, 200, 0)) window.add(sample);
+  const int slow_ones = window.size();
+  const auto usual = steps(kTrue, 100, 0, 4);
+  for (const PrefillSample& sample : usual) window.add(sample);
+  EXPECT_GT(window.size(), slow_ones);
+  for (std::uint64_t i = 0; i < FitWindow::kMaxAge; ++i) window.add(usual[i % usual.size()]);
+  const auto fit = window.refit();
+  ASSERT_TRUE(fit.ok()) << fit.status();
+  EXPECT_EQ(fit->quality.rejected, 0) << "none of the slow steps is left";
+  EXPECT_LT(mean_relative_error(fit->model, steps(kTrue, 100, 0, 9)), 0.001);
 }
 
 TEST(FitWindow, DropsWhatIsNoMeasurement) {

@@ -29,25 +29,21 @@ bool FitWindow::add(const PrefillSample& sample) {
   if (!is_measurement(sample)) return false;
   Stratum& stratum = strata_[stratum_of(sample.ns)];
   if (stratum.samples.size() < kSamplesPerStratum) {
-    stratum.samples.push_back(sample);
+    stratum.samples.push_back({++steps_, sample});
   } else {
-    stratum.samples[stratum.next] = sample;
+    stratum.samples[stratum.next] = {++steps_, sample};
     stratum.next = (stratum.next + 1) % kSamplesPerStratum;
   }
   return true;
 }
 
-int FitWindow::size() const {
-  std::size_t count = 0;
-  for (const Stratum& stratum : strata_) count += stratum.samples.size();
-  return static_cast<int>(count);
-}
-
 std::vector<PrefillSample> FitWindow::all() const {
   std::vector<PrefillSample> samples;
-  samples.reserve(static_cast<std::size_t>(size()));
+  samples.reserve(std::size_t{kStrata} * kSamplesPerStratum);
   for (const Stratum& stratum : strata_) {
-    samples.insert(samples.end(), stratum.samples.begin(), stratum.samples.end());
+    for (const Numbered& step : stratum.samples) {
+      if (steps_ - step.number < kMaxAge) samples.push_back(step.sample);
+    }
   }
   return samples;
 }

@@ -11,18 +11,20 @@ namespace millrace::dataplane::cost {
 ///
 /// Bounded: kStrata × kSamplesPerStratum samples. A step goes to the stratum of its duration (by
 /// powers of two) and replaces the oldest there, so that a long quiet time of short steps does not
-/// wash out what the rare long ones showed.
+/// wash out what the rare long ones showed. What is older than kMaxAge steps counts no more: the
+/// machine it was measured on may have been a slower one.
 class FitWindow {
  public:
   static constexpr int kStrata = 24;
   static constexpr int kSamplesPerStratum = 32;
+  static constexpr std::uint64_t kMaxAge = 65536;
 
   FitWindow();
 
   /// A measurement that cannot be one (no number, negative, of no time) is dropped; false then.
   bool add(const PrefillSample& sample);
 
-  int size() const;
+  int size() const { return static_cast<int>(all().size()); }
 
   /// A model of what the window holds; the errors of fit_prefill().
   absl::StatusOr<PrefillFit> refit() const;
@@ -34,14 +36,19 @@ class FitWindow {
                  double least_gain = 0.03) const;
 
  private:
+  struct Numbered {
+    std::uint64_t number = 0;  // of the step, from 1
+    PrefillSample sample;
+  };
   struct Stratum {
-    std::vector<PrefillSample> samples;  // a ring once it is full
+    std::vector<Numbered> samples;  // a ring once it is full
     std::size_t next = 0;
   };
 
   std::vector<PrefillSample> all() const;
 
   std::vector<Stratum> strata_;
+  std::uint64_t steps_ = 0;
 };
 
 }  // namespace millrace::dataplane::cost

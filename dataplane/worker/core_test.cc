@@ -469,11 +469,12 @@ int run_measured(Worker& prefill, const std::string& id, std::size_t tokens,
 
 TEST(Core, LearnsWhatItsStepsCostAndKeepsThemWithinTheBudget) {
   const cost::CostModel truth{.cross = 500, .linear = 1e6, .fixed = 2e6};
-  Worker prefill(Role::kPrefill, {.max_step_rows = 400, .kv_blocks = 64, .step_budget_ns = 100e6});
+  Worker prefill(Role::kPrefill,
+                 {.max_step_rows = 400, .kv_blocks = 64, .step_budget_ns = 100.5e6});
   EXPECT_EQ(run_measured(prefill, "first", 1000, truth), 400) << "nothing is known yet";
   for (int i = 0; i < 60; ++i) run_measured(prefill, str_cat("p", i), 100 + 37 * i % 1500, truth);
   EXPECT_NEAR(prefill.core->prefill_cost().linear, truth.linear, 1e3);
-  // 98 rows take the budget of 100 ms, and less of them later in the prompt.
+  // 98 rows take 100 ms of the budget, 99 would exceed it; later in the prompt less fit.
   EXPECT_EQ(run_measured(prefill, "last", 1000, truth), 98);
   EXPECT_TRUE(prefill.has_nothing_left());
   // A machine that has become ten times faster is noticed.
