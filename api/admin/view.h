@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,6 +21,9 @@ enum class WorkerState { kStarting, kReady, kDraining };
 std::string_view worker_state_name(WorkerState state);
 absl::StatusOr<WorkerState> parse_worker_state(std::string_view name);
 
+/// The bucket of a worker that has none (yet).
+inline constexpr int kNoBucket = -1;
+
 /// One engine process as the routing view shows it.
 struct ViewWorker {
   std::string worker_id;  ///< stable over restarts of the process
@@ -30,6 +34,8 @@ struct ViewWorker {
   WorkerState state = WorkerState::kStarting;
   std::uint64_t incarnation = 0;  ///< grows with every restart
   std::string address;            ///< host:port of its gRPC services; empty while starting
+  /// A prefill worker's: the range of input lengths that it serves (dataplane/routing/buckets.h).
+  int bucket = kNoBucket;
 };
 
 /// An entrypoint that is ready, as the others see it.
@@ -40,6 +46,24 @@ struct ViewEntrypoint {
   bool operator==(const ViewEntrypoint&) const = default;
 };
 
+/// Predicted compute of a prefill chunk, in nanoseconds (dataplane/cost/cost_model.h).
+struct PrefillCost {
+  double quadratic_ns = 0;
+  double cross_ns = 0;
+  double linear_ns = 0;
+  double fixed_ns = 0;
+
+  friend bool operator==(const PrefillCost&, const PrefillCost&) = default;
+};
+
+/// The cost model that all entrypoints count by.
+struct PublishedCost {
+  std::uint64_t version = 0;  ///< grows with every other model
+  PrefillCost cost;
+
+  friend bool operator==(const PublishedCost&, const PublishedCost&) = default;
+};
+
 /// What the controller publishes for entrypoints: who serves what. Immutable; a newer one replaces
 /// it.
 struct RoutingView {
@@ -47,8 +71,9 @@ struct RoutingView {
   std::uint64_t epoch = 0;
   std::string model_id;
   std::string artifact_digest_hex;
-  std::vector<ViewWorker> workers;          ///< ordered by worker_id
-  std::vector<ViewEntrypoint> entrypoints;  ///< ordered by entrypoint_id
+  std::vector<ViewWorker> workers;            ///< ordered by worker_id
+  std::vector<ViewEntrypoint> entrypoints;    ///< ordered by entrypoint_id
+  std::optional<PublishedCost> prefill_cost;  ///< nullopt: nothing was measured yet
 };
 
 std::string to_json(const RoutingView& view);
