@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "api/admin/cluster.h"
+#include "api/admin/entrypoint_report.h"
 #include "api/admin/id.h"
 #include "api/admin/node.h"
 #include "api/admin/process.h"
@@ -102,8 +103,18 @@ RoutingView sample_view() {
                           WorkerState::kReady, 4, "127.0.0.1:1"});
   view.workers.push_back(
       {"prefill-0", "prefill-0", "n1", "h1", WorkerRole::kPrefill, WorkerState::kStarting, 1, ""});
+  view.workers.push_back({"prefill-1", "prefill-1", "n1", "h1", WorkerRole::kPrefill,
+                          WorkerState::kReady, 5, "127.0.0.1:2", 3});
+  view.prefill_cost = PublishedCost{7, {0.25, 1.5, 30000, 2e6}};
   view.entrypoints = {{"entrypoint-0", 3, "127.0.0.1:5"}, {"entrypoint-1", 2, "127.0.0.1:6"}};
   return view;
+}
+
+EntrypointReport sample_entrypoint_report() {
+  return {.incarnation = 4,
+          .sequence = 9,
+          .demand_ns = {1000, 0, 5, kDemandModulusNs - 1},
+          .costs = {{"prefill-0", 2, {0, 0, 1e5, 0}}, {"prefill-1", 3, {0.25, 1.5, 30000, 2e6}}}};
 }
 
 StorageTargetReport sample_target() {
@@ -210,6 +221,7 @@ std::vector<Codec> codecs() {
           codec("nodes", to_json(std::vector<NodeInfo>{node}), &parse_nodes),
           codec("agent state", to_json(agent), &parse_agent_state),
           codec("desired", to_json(sample_desired()), &parse_desired_state),
+          codec("entrypoint report", to_json(sample_entrypoint_report()), &parse_entrypoint_report),
           codec("instances", to_json(std::vector<InstanceInfo>{instance}), &parse_instances),
           codec("events", to_json(events), &parse_event_list),
           codec("storage report", to_json(sample_storage_report()), &parse_storage_report),
@@ -241,6 +253,65 @@ TEST(AdminCodecs, ParsedValuesEqualTheWrittenOnes) {
   ASSERT_TRUE(reply.ok());
   EXPECT_EQ(reply->assignment, sample_reply().assignment);
   EXPECT_EQ(*parse_desired_state(to_json(sample_desired())), sample_desired());
+  EXPECT_EQ(*parse_entrypoint_report(to_json(sample_entrypoint_report())),
+            sample_entrypoint_report());
+  const absl::StatusOr<RoutingView> view = parse_routing_view(to_json(sample_view()));
+  ASSERT_TRUE(view.ok()) << view.status();
+  EXPECT_EQ(view->workers[1].bucket, kNoBucket);
+  EXPECT_EQ(view->workers[2].bucket, 3);
+  EXPECT_EQ(view->prefill_cost, sample_view().prefill_cost);
+}
+
+TEST(AdminCodecs, AViewOfAnEarlierControllerHasNeitherBucketsNorCosts) {
+  Json old = *parse_json(to_json(sample_view()));
+  EXPECT_FALSE(old["workers"][1].contains("bucket")) << "there is none to show";
+  old["workers"][2].erase("bucket");
+  old.erase("prefill_cost");
+  const absl::StatusOr<RoutingView> view = parse_routing_view(dump_json(old));
+  ASSERT_TRUE(view.ok()) << view.status();
+  EXPECT_EQ(view->workers[2].bucket, kNoBucket);
+  EXPECT_EQ(view->prefill_cost, std::nullopt);
+}
+
+TEST(AdminCodecs, BucketsAndCostsRefuseWhatCannotBe) {
+  const auto view_error = [](const char* pointer, const Json& value) {
+    Json bad = *parse_json(to_json(sample_view()));
+    bad[Json::json_pointer(pointer)] = value;
+    return std::string(message_of(parse_routing_view(dump_json(bad)).status()));
+  };
+  EXPECT_EQ(view_error("/workers/2/bucket", -1), "\"workers[2].bucket\" must be between 0 and 15");
+  EXPECT_EQ(view_error("/workers/2/bucket", 16), "\"workers[2].bucket\" must be between 0 and 15");
+  EXPECT_EQ(view_error("/workers/0/bucket", 1),
+            "\"workers[0].bucket\": only prefill workers have one");
+  EXPECT_EQ(view_error("/prefill_cost/cost/cross_ns", -0.5),
+            "\"prefill_cost.cost.cross_ns\": must not be negative");
+  const auto report_error = [](const char* pointer, const Json& value) {
+    Json bad = *parse_json(to_json(sample_entrypoint_report()));
+    bad[Json::json_pointer(pointer)] = value;
+    return std::string(message_of(parse_entrypoint_report(dump_json(bad)).status()));
+  };
+  EXPECT_EQ(report_error("/costs/0/cost/linear_ns", 0),
+            "\"costs[0].cost.fixed_ns\": must not be 0 when all others are");
+  EXPECT_EQ(report_error("/costs/1/cost/linear_ns", "7"),
+            "\"costs[1].cost.linear_ns\" must be a finite number");
+  EXPECT_EQ(report_error("/costs/1/worker_id", "../x").substr(0, 20), "\"costs[1].worker_id\"");
+  EXPECT_EQ(report_error("/sequence", 0), "\"sequence\": begins at 1");
+  EXPECT_EQ(report_error("/demand_ns/2", -1),
+            "\"demand_ns[2]\" must be an integer between 0 and 2^53");
+  EXPECT_EQ(report_error("/demand_ns", std::vector<int>(17, 1)),
+            "\"demand_ns\" must be an array of at most 16 items");
+  // Numbers that are too large are no infinity.
+  std::string text = to_json(sample_entrypoint_report());
+  text.replace(text.find("1.5"), 3, "1e400");
+  EXPECT_FALSE(parse_entrypoint_report(text).ok());
+}
+
+TEST(AdminCodecs, DemandAboveTheLargestExactNumberIsWrittenModulo) {
+  EntrypointReport report = sample_entrypoint_report();
+  report.demand_ns = {kDemandModulusNs, kDemandModulusNs + 3, ~std::uint64_t{0}};
+  const absl::StatusOr<EntrypointReport> parsed = parse_entrypoint_report(to_json(report));
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(parsed->demand_ns, (std::vector<std::uint64_t>{0, 3, kDemandModulusNs - 1}));
 }
 
 TEST(AdminCodecs, AnAbsentAssignmentIsNotAnEmptyOne) {
@@ -274,7 +345,7 @@ TEST(AdminCodecs, AMemberOfAnotherTypeIsRefusedByName) {
     ASSERT_FALSE(members.empty());
     for (const Json::json_pointer& member : members) {
       Json bad = good;
-      // No member of any message is an array of numbers.
+      // No member of any message is an array of numbers that are not whole.
       bad[member] = Json::array({1.5});
       const absl::Status status = message.reserialise(dump_json(bad)).status();
       EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument)

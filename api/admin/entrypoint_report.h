@@ -19,13 +19,17 @@ struct WorkerCost {
   friend bool operator==(const WorkerCost&, const WorkerCost&) = default;
 };
 
+inline constexpr std::uint64_t kDemandModulusNs = std::uint64_t{1} << 53;
+
 /// What an entrypoint tells the controller of the demand it sees, every second or so
 /// (POST /api/v1/entrypoints/ID/report). Demand counts from the start of the process, so that a
 /// report that is lost, late or doubled leaves nothing out and counts nothing twice.
 struct EntrypointReport {
   std::uint64_t incarnation = 0;  ///< of the process; a new one begins to count anew
   std::uint64_t sequence = 0;     ///< rises within an incarnation, from 1
-  /// Predicted compute of the requests that came, in nanoseconds, by bucket.
+  /// Predicted compute of the requests that came, in nanoseconds, by bucket. A cluster's compute
+  /// passes 2^53 ns within days, above which JSON numbers are not exact: to_json writes the sums
+  /// modulo kDemandModulusNs, and who takes differences does so modulo it.
   std::vector<std::uint64_t> demand_ns;
   std::vector<WorkerCost> costs;  ///< of the workers that it is connected to and that know theirs
 

@@ -1,5 +1,6 @@
 #include "api/admin/object_reader.h"
 
+#include <cmath>
 #include <utility>
 
 #include "common/str_cat.h"
@@ -9,6 +10,11 @@ namespace {
 
 /// Above it JSON numbers are not exact in every reader. Counters also need room to grow.
 constexpr std::uint64_t kMaxUnsigned = std::uint64_t{1} << 53;
+constexpr std::string_view kExactUnsigned = "an integer between 0 and 2^53";
+
+bool is_exact_unsigned(const Json& value) {
+  return value.is_number_unsigned() && value.get<std::uint64_t>() <= kMaxUnsigned;
+}
 
 }  // namespace
 
@@ -92,10 +98,30 @@ void ObjectReader::read(std::string_view key, std::int64_t& out, Presence presen
 void ObjectReader::read(std::string_view key, std::uint64_t& out, Presence presence) {
   const Json* value = take(key, presence);
   if (value == nullptr) return;
-  if (!value->is_number_unsigned() || value->get<std::uint64_t>() > kMaxUnsigned) {
-    return wrong_type(key, "an integer between 0 and 2^53");
-  }
+  if (!is_exact_unsigned(*value)) return wrong_type(key, kExactUnsigned);
   out = value->get<std::uint64_t>();
+}
+
+void ObjectReader::required(std::string_view key, double& out) {
+  const Json* value = take(key, Presence::kRequired);
+  if (value == nullptr) return;
+  if (!value->is_number() || !std::isfinite(value->get<double>())) {
+    return wrong_type(key, "a finite number");
+  }
+  out = value->get<double>();
+}
+
+void ObjectReader::required_list(std::string_view key, std::size_t max_items,
+                                 std::vector<std::uint64_t>& out) {
+  const Json* list = take(key, Presence::kRequired);
+  if (list == nullptr || !check_list(key, *list, max_items)) return;
+  for (std::size_t index = 0; index < list->size(); ++index) {
+    const Json& value = (*list)[index];
+    if (!is_exact_unsigned(value)) {
+      return wrong_type(str_cat(key, "[", index, "]"), kExactUnsigned);
+    }
+    out.push_back(value.get<std::uint64_t>());
+  }
 }
 
 void ObjectReader::required_between(std::string_view key, std::int64_t low, std::int64_t high,

@@ -5,6 +5,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/json.h"
@@ -30,6 +31,7 @@ class ObjectReader {
   void required(std::string_view key, bool& out) { read(key, out, Presence::kRequired); }
   void required(std::string_view key, std::int64_t& out) { read(key, out, Presence::kRequired); }
   void required(std::string_view key, std::uint64_t& out) { read(key, out, Presence::kRequired); }
+  void required(std::string_view key, double& out);
   void optional(std::string_view key, std::string& out) { read(key, out, Presence::kOptional); }
   void optional(std::string_view key, bool& out) { read(key, out, Presence::kOptional); }
   void optional(std::string_view key, std::int64_t& out) { read(key, out, Presence::kOptional); }
@@ -59,14 +61,12 @@ class ObjectReader {
   template <typename T>
   void optional_object(std::string_view key,
                        absl::StatusOr<T> (*read_object)(const Json&, std::string), T& out) {
-    const Json* object = take(key, Presence::kOptional);
-    if (object == nullptr) return;
-    absl::StatusOr<T> value = read_object(*object, member_path(key));
-    if (value.ok()) {
-      out = std::move(*value);
-    } else if (status_.ok()) {
-      status_ = value.status();
-    }
+    read_with(key, Presence::kOptional, read_object, out);
+  }
+  template <typename T>
+  void required_object(std::string_view key,
+                       absl::StatusOr<T> (*read_object)(const Json&, std::string), T& out) {
+    read_with(key, Presence::kRequired, read_object, out);
   }
 
   /// A required array of objects, each read by `read_item(item, path) -> StatusOr<T>`.
@@ -86,6 +86,9 @@ class ObjectReader {
     }
   }
 
+  /// A required array of integers from 0 to 2^53.
+  void required_list(std::string_view key, std::size_t max_items, std::vector<std::uint64_t>& out);
+
   /// True when the member is there and not null; marks it as known.
   bool has(std::string_view key);
 
@@ -97,6 +100,19 @@ class ObjectReader {
 
  private:
   enum class Presence { kRequired, kOptional };
+
+  template <typename T>
+  void read_with(std::string_view key, Presence presence,
+                 absl::StatusOr<T> (*read_object)(const Json&, std::string), T& out) {
+    const Json* object = take(key, presence);
+    if (object == nullptr) return;
+    absl::StatusOr<T> value = read_object(*object, member_path(key));
+    if (value.ok()) {
+      out = std::move(*value);
+    } else if (status_.ok()) {
+      status_ = value.status();
+    }
+  }
 
   const Json* take(std::string_view key, Presence presence);
   bool check_list(std::string_view key, const Json& list, std::size_t max_items);

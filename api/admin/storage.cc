@@ -105,17 +105,11 @@ Json node_info_json(const StorageNodeInfo& node) {
 }
 
 /// A fraction in [0, 1].
-void read_fraction(const Json& json, ObjectReader& reader, std::string_view key, double& out) {
-  if (!reader.has(key)) {
-    reader.fail(key, absl::InvalidArgumentError("is missing"));
-    return;
-  }
-  const Json& value = json.at(std::string(key));
-  if (!value.is_number() || value.get<double>() < 0 || value.get<double>() > 1) {
+void read_fraction(ObjectReader& reader, std::string_view key, double& out) {
+  reader.required(key, out);
+  if (out < 0 || out > 1) {
     reader.fail(key, absl::InvalidArgumentError("must be a number between 0 and 1"));
-    return;
   }
-  out = value.get<double>();
 }
 
 }  // namespace
@@ -222,7 +216,7 @@ absl::StatusOr<StorageReportReply> parse_storage_report_reply(std::string_view t
   reader.required_between("report_interval_ms", 1, 3'600'000, interval_ms);
   reader.required("scrub_request", reply.scrub_request);
   reader.required("evict_request", reply.evict_request);
-  read_fraction(json, reader, "evict_to_fraction", reply.evict_to_fraction);
+  read_fraction(reader, "evict_to_fraction", reply.evict_to_fraction);
   RETURN_IF_ERROR(reader.finish());
   reply.report_interval = std::chrono::milliseconds(interval_ms);
   return reply;
@@ -307,7 +301,7 @@ absl::StatusOr<StorageEvict> parse_storage_evict(std::string_view text) {
   ASSIGN_OR_RETURN(const Json json, parse_json(text));
   StorageEvict evict;
   ObjectReader reader(json, "");
-  read_fraction(json, reader, "to_fraction", evict.to_fraction);
+  read_fraction(reader, "to_fraction", evict.to_fraction);
   RETURN_IF_ERROR(reader.finish());
   return evict;
 }

@@ -1,9 +1,11 @@
 #include "api/admin/view.h"
 
 #include <array>
+#include <cmath>
 #include <utility>
 
 #include "api/admin/object_reader.h"
+#include "api/admin/view_json.h"
 #include "common/status_macros.h"
 #include "common/str_cat.h"
 
@@ -25,6 +27,7 @@ Json worker_json(const ViewWorker& worker) {
   json["state"] = std::string(worker_state_name(worker.state));
   json["incarnation"] = worker.incarnation;
   json["address"] = worker.address;
+  if (worker.bucket != kNoBucket) json["bucket"] = worker.bucket;
   return json;
 }
 
@@ -41,6 +44,15 @@ absl::StatusOr<ViewWorker> read_worker(const Json& value, std::string path) {
   reader.required("address", worker.address);
   if (worker.address.empty() && worker.state == WorkerState::kReady) {
     reader.fail("address", absl::InvalidArgumentError("must not be empty when ready"));
+  }
+  // A view that an earlier controller stored has none.
+  if (reader.has("bucket")) {
+    std::int64_t bucket = 0;
+    reader.required_between("bucket", 0, kMaxBuckets - 1, bucket);
+    worker.bucket = static_cast<int>(bucket);
+    if (worker.role != WorkerRole::kPrefill) {
+      reader.fail("bucket", absl::InvalidArgumentError("only prefill workers have one"));
+    }
   }
   RETURN_IF_ERROR(reader.finish());
   return worker;
@@ -67,6 +79,27 @@ absl::StatusOr<ViewEntrypoint> read_entrypoint(const Json& value, std::string pa
   return entrypoint;
 }
 
+void read_coefficient(ObjectReader& reader, std::string_view key, double& out) {
+  reader.required(key, out);
+  if (out < 0) reader.fail(key, absl::InvalidArgumentError("must not be negative"));
+}
+
+Json published_cost_json(const PublishedCost& published) {
+  Json json;
+  json["version"] = published.version;
+  json["cost"] = prefill_cost_json(published.cost);
+  return json;
+}
+
+absl::StatusOr<PublishedCost> read_published_cost(const Json& value, std::string path) {
+  PublishedCost published;
+  ObjectReader reader(value, std::move(path));
+  reader.required("version", published.version);
+  reader.required_object("cost", &read_prefill_cost, published.cost);
+  RETURN_IF_ERROR(reader.finish());
+  return published;
+}
+
 absl::Status check_order(const RoutingView& view) {
   for (std::size_t index = 1; index < view.workers.size(); ++index) {
     if (view.workers[index - 1].worker_id >= view.workers[index].worker_id) {
@@ -84,6 +117,29 @@ absl::Status check_order(const RoutingView& view) {
 }
 
 }  // namespace
+
+Json prefill_cost_json(const PrefillCost& cost) {
+  Json json;
+  json["quadratic_ns"] = cost.quadratic_ns;
+  json["cross_ns"] = cost.cross_ns;
+  json["linear_ns"] = cost.linear_ns;
+  json["fixed_ns"] = cost.fixed_ns;
+  return json;
+}
+
+absl::StatusOr<PrefillCost> read_prefill_cost(const Json& value, std::string path) {
+  PrefillCost cost;
+  ObjectReader reader(value, std::move(path));
+  read_coefficient(reader, "quadratic_ns", cost.quadratic_ns);
+  read_coefficient(reader, "cross_ns", cost.cross_ns);
+  read_coefficient(reader, "linear_ns", cost.linear_ns);
+  read_coefficient(reader, "fixed_ns", cost.fixed_ns);
+  if (cost == PrefillCost{}) {
+    reader.fail("fixed_ns", absl::InvalidArgumentError("must not be 0 when all others are"));
+  }
+  RETURN_IF_ERROR(reader.finish());
+  return cost;
+}
 
 std::string_view role_name(WorkerRole role) { return kRoleNames[static_cast<std::size_t>(role)]; }
 
@@ -118,6 +174,7 @@ std::string to_json(const RoutingView& view) {
   Json entrypoints = Json::array();
   for (const ViewEntrypoint& one : view.entrypoints) entrypoints.push_back(entrypoint_json(one));
   json["entrypoints"] = std::move(entrypoints);
+  if (view.prefill_cost) json["prefill_cost"] = published_cost_json(*view.prefill_cost);
   return dump_json(json);
 }
 
@@ -133,6 +190,9 @@ absl::StatusOr<RoutingView> parse_routing_view(std::string_view text) {
   // A view that an earlier controller stored has none.
   if (reader.has("entrypoints")) {
     reader.required_list("entrypoints", kMaxViewEntrypoints, &read_entrypoint, view.entrypoints);
+  }
+  if (reader.has("prefill_cost")) {
+    reader.required_object("prefill_cost", &read_published_cost, view.prefill_cost.emplace());
   }
   RETURN_IF_ERROR(reader.finish());
   RETURN_IF_ERROR(check_order(view));

@@ -21,6 +21,8 @@ enum class WorkerState { kStarting, kReady, kDraining };
 std::string_view worker_state_name(WorkerState state);
 absl::StatusOr<WorkerState> parse_worker_state(std::string_view name);
 
+/// The bound of messages about buckets; how many there are is dataplane/routing/buckets.h's.
+inline constexpr int kMaxBuckets = 16;
 /// The bucket of a worker that has none (yet).
 inline constexpr int kNoBucket = -1;
 
