@@ -60,6 +60,11 @@ class Round {
     }
   }
 
+  std::vector<int> place() {
+    place_new();
+    return std::move(split_.bucket_of);
+  }
+
   Split decide() {
     place_new();
     if (!input_.demand) return stay(SplitOutcome::kNoTelemetry);
@@ -233,6 +238,12 @@ std::string_view to_string(SplitOutcome outcome) {
 absl::StatusOr<Split> split_instances(const SplitSettings& settings, const SplitInput& input) {
   RETURN_IF_ERROR(validate(settings, input));
   return Round(settings, input).decide();
+}
+
+absl::StatusOr<std::vector<int>> place_new_instances(const SplitSettings& settings,
+                                                     const SplitInput& input) {
+  RETURN_IF_ERROR(validate(settings, input));
+  return Round(settings, input).place();
 }
 
 std::vector<int> apportion(std::span<const std::uint64_t> demand, int instance_count) {

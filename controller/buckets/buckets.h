@@ -87,6 +87,11 @@ struct Split {
 /// not exist or whose id is there twice (named).
 absl::StatusOr<Split> split_instances(const SplitSettings& settings, const SplitInput& input);
 
+/// The first step of a round alone, for instances that came in the middle of one: the bucket of
+/// each instance, in the order of the input. Those that have one keep it. Errors as above.
+absl::StatusOr<std::vector<int>> place_new_instances(const SplitSettings& settings,
+                                                     const SplitInput& input);
+
 /// Instances of each bucket in proportion to demand, by the largest remainder; each bucket with
 /// demand has at least one if there are as many instances, else those with most demand have one.
 /// Of all such splits this has the smallest sum of squared distances from the exact proportions.

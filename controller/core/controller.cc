@@ -7,6 +7,7 @@
 #include "common/str_cat.h"
 #include "common/types.h"
 #include "controller/view/view.h"
+#include "dataplane/routing/buckets.h"
 
 namespace millrace::controller::core {
 namespace {
@@ -115,6 +116,14 @@ std::string transition_detail(const std::string& node_id, const ProcessReport& r
   return detail;
 }
 
+/// "from <16K to 16K-64K; instances by bucket now 1, 2, 0, 1".
+std::string move_detail(const buckets::BucketMove& move, const std::vector<int>& instances) {
+  std::string counts;
+  for (const int count : instances) counts += str_cat(counts.empty() ? "" : ", ", count);
+  return str_cat("from ", dataplane::routing::bucket_name(move.from), " to ",
+                 dataplane::routing::bucket_name(move.to), "; instances by bucket now ", counts);
+}
+
 kv_map::StorageOperatorOptions storage_options(const ControllerOptions& options,
                                                std::uint64_t epoch) {
   constexpr int kRequestBits = 20;  // wishes of one life of a controller
@@ -138,7 +147,8 @@ Controller::Controller(const ControllerOptions& options, StoredState stored)
     : options_(options),
       state_(std::move(stored)),
       membership_(options.node_timeout),
-      storage_(storage_options(options, state_.epoch + 1), state_.storage_map) {}
+      storage_(storage_options(options, state_.epoch + 1), state_.storage_map),
+      balancer_(options.balance, state_.view) {}
 
 Decision Controller::start(TimePoint now) {
   started_ = now;
@@ -146,6 +156,7 @@ Decision Controller::start(TimePoint now) {
   is_state_changed_ = true;
   note("controller_started", "controller", str_cat("epoch ", state_.epoch));
   storage_.start(now);
+  balancer_.start(now);
   if (state_.desired) storage_.set_desired(state_.desired->storage, now);
   observe_silence(now);
   rebuild_view(now);
@@ -189,6 +200,21 @@ Reply Controller::apply(const HeartbeatEvent& event, TimePoint now) {
   return heartbeat_reply(event.node_id);
 }
 
+Reply Controller::apply(const EntrypointReportEvent& event, TimePoint now) {
+  const bool is_known = std::any_of(state_.placements.begin(), state_.placements.end(),
+                                    [&](const Placement& placement) {
+                                      return placement.role == ProcessRole::kEntrypoint &&
+                                             placement.worker_id == event.entrypoint_id;
+                                    });
+  if (!is_known) {
+    return absl::NotFoundError(
+        str_cat("there is no entrypoint \"", event.entrypoint_id, "\" in this cluster"));
+  }
+  RETURN_IF_ERROR(balancer_.report(event.entrypoint_id, event.report, state_.view, now));
+  if (balancer_.prefill_cost() != state_.view.prefill_cost) rebuild_view(now);
+  return absl::OkStatus();
+}
+
 Reply Controller::apply(const SetDesiredEvent& event, TimePoint now) {
   if (state_.desired == event.desired) return absl::OkStatus();
   RETURN_IF_ERROR(storage_.check(event.desired.storage));
@@ -210,6 +236,7 @@ Reply Controller::apply(const TimerEvent&, TimePoint now) {
   }
   if (!is_window_open(now)) has_closed_window_ = true;
   reconcile_now(now);
+  end_due_round(now);
   storage_.on_timer(now);
   return absl::OkStatus();
 }
@@ -298,6 +325,15 @@ void Controller::reconcile_now(TimePoint now) {
   rebuild_view(now);
 }
 
+void Controller::end_due_round(TimePoint now) {
+  round_ = balancer_.end_due_round(state_.view, now);
+  if (!round_) return;
+  for (const buckets::BucketMove& move : round_->moves) {
+    note("buckets_split", move.instance_id, move_detail(move, round_->instances));
+  }
+  rebuild_view(now);
+}
+
 void Controller::rebuild_view(TimePoint now) {
   const view::ViewInputs inputs{.epoch = state_.epoch,
                                 .model_id = state_.desired ? state_.desired->model_id : "",
@@ -316,6 +352,11 @@ void Controller::rebuild_view(TimePoint now) {
     }
   }
   left_out_ = std::move(left_out);
+  balancer_.complete(state_.placements, built.view);
+  if (built.view.prefill_cost != state_.view.prefill_cost) {
+    note("prefill_cost_published", "prefill",
+         str_cat("version ", built.view.prefill_cost->version));
+  }
   if (view::is_same_content(built.view, state_.view)) return;
   built.view.version = state_.view.version + 1;
   state_.view = std::move(built.view);
@@ -347,6 +388,7 @@ std::optional<TimePoint> Controller::next_timer() const {
   }
   if (!has_closed_window_) consider(started_ + options_.node_timeout);
   if (const std::optional<TimePoint> due = storage_.next_timer()) consider(*due);
+  consider(balancer_.next_round());
   return next;
 }
 
@@ -357,6 +399,7 @@ void Controller::note(std::string kind, std::string subject, std::string detail)
 Decision Controller::take_decision(Reply reply) {
   Decision decision;
   decision.reply = std::move(reply);
+  decision.round = std::exchange(round_, std::nullopt);
   for (kv_map::StorageNote& storage_note : storage_.take_notes()) {
     note(std::move(storage_note.kind), std::move(storage_note.subject),
          std::move(storage_note.detail));

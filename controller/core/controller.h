@@ -10,8 +10,10 @@
 
 #include "absl/status/status.h"
 #include "api/admin/cluster.h"
+#include "api/admin/entrypoint_report.h"
 #include "api/admin/node.h"
 #include "common/time_point.h"
+#include "controller/core/balancer.h"
 #include "controller/core/reconcile.h"
 #include "controller/core/stored_state.h"
 #include "controller/kv_map/storage_operator.h"
@@ -24,6 +26,7 @@ struct ControllerOptions {
   std::chrono::milliseconds node_timeout{3000};
   /// The name of the storage cluster, should one be made now; must be new each time.
   std::string new_storage_cluster_id;
+  BalancerOptions balance{};
 };
 
 /// A node that is dead for so many timeouts is lost: its workers are replaced on other nodes.
@@ -35,6 +38,10 @@ struct JoinEvent {
 struct HeartbeatEvent {
   std::string node_id;
   api::admin::Heartbeat heartbeat;
+};
+struct EntrypointReportEvent {
+  std::string entrypoint_id;
+  api::admin::EntrypointReport report;
 };
 struct SetDesiredEvent {
   api::admin::DesiredState desired;
@@ -51,8 +58,9 @@ struct StorageEvictEvent {
   api::admin::StorageEvict evict;
 };
 struct TimerEvent {};
-using Event = std::variant<JoinEvent, HeartbeatEvent, SetDesiredEvent, StorageReportEvent,
-                           StorageReplaceEvent, StorageScrubEvent, StorageEvictEvent, TimerEvent>;
+using Event = std::variant<JoinEvent, HeartbeatEvent, EntrypointReportEvent, SetDesiredEvent,
+                           StorageReportEvent, StorageReplaceEvent, StorageScrubEvent,
+                           StorageEvictEvent, TimerEvent>;
 
 /// What the sender of an event is told: an error, or the reply of its kind (OK where it has none).
 using Reply = std::variant<absl::Status, api::admin::NodeJoinReply, api::admin::HeartbeatReply,
@@ -64,6 +72,7 @@ struct Decision {
   std::optional<StoredState> state;              ///< absent = nothing to commit
   std::vector<api::admin::ClusterEvent> events;  ///< with ids; the caller adds the wall-clock time
   Reply reply;
+  std::optional<BalanceRound> round;  ///< of the split of buckets, when one ended; to be counted
 };
 
 /// The operator of the cluster: compares what is desired with what the agents report, and decides
@@ -86,6 +95,7 @@ class Controller {
 
   const StoredState& state() const { return state_; }
   api::admin::StorageStatus storage_status(TimePoint now) const { return storage_.status(now); }
+  const buckets::Demand& last_demand() const { return balancer_.last_demand(); }
   const std::map<std::string, membership::NodeRecord, std::less<>>& nodes() const {
     return membership_.nodes();
   }
@@ -93,6 +103,7 @@ class Controller {
  private:
   Reply apply(const JoinEvent& event, TimePoint now);
   Reply apply(const HeartbeatEvent& event, TimePoint now);
+  Reply apply(const EntrypointReportEvent& event, TimePoint now);
   Reply apply(const SetDesiredEvent& event, TimePoint now);
   Reply apply(const StorageReportEvent& event, TimePoint now);
   Reply apply(const StorageReplaceEvent& event, TimePoint now);
@@ -107,6 +118,7 @@ class Controller {
   bool is_known_run(const api::admin::ProcessReport& report) const;
   void observe_silence(TimePoint now);
   void reconcile_now(TimePoint now);
+  void end_due_round(TimePoint now);
   void rebuild_view(TimePoint now);
   api::admin::HeartbeatReply heartbeat_reply(std::string_view node_id) const;
   void note(std::string kind, std::string subject, std::string detail = {});
@@ -116,12 +128,14 @@ class Controller {
   StoredState state_;
   membership::Membership membership_;
   kv_map::StorageOperator storage_;
+  Balancer balancer_;
   TimePoint started_;
   std::map<std::string, TimePoint, std::less<>>
       silent_since_;  // nodes that are placed on, not alive
   std::set<std::string, std::less<>> lost_nodes_;
   std::map<std::string, std::string> left_out_;  // worker -> reason, as last noted
   std::vector<Note> notes_;                      // of the event being applied
+  std::optional<BalanceRound> round_;            // that the event being applied has ended
   bool is_state_changed_ = false;                // by the event being applied
   bool has_closed_window_ = false;
 };

@@ -286,6 +286,73 @@ TEST(Controller, AnUnchangedHeartbeatCommitsNothing) {
   EXPECT_TRUE(decision.events.empty());
 }
 
+TEST(Controller, SplitsBucketsByTheDemandThatEntrypointsReport) {
+  Controller controller(kOptions, {});
+  controller.start(kStart);
+  ModelAgent agent = agent_of("n0");
+  controller.on_event(SetDesiredEvent{desire(2, 1, 1)}, kStart);
+  exchange(controller, agent, kStart);
+  exchange(controller, agent, kStart);
+  const auto bucket_list = [](const Controller& one) {
+    std::vector<int> list;
+    for (const api::admin::ViewWorker& worker : one.state().view.workers) {
+      list.push_back(worker.bucket);
+    }
+    return list;
+  };
+  ASSERT_EQ(bucket_list(controller), (std::vector<int>{api::admin::kNoBucket, 0, 1}));
+
+  EntrypointReportEvent report{"entrypoint-0",
+                               {.incarnation = 1,
+                                .sequence = 1,
+                                .demand_ns = {50, 0, 0, 50},
+                                .costs = {{"prefill-0", 1, {.linear_ns = 1000}}}}};
+  const Decision reported = controller.on_event(report, kStart + 1s);
+  EXPECT_TRUE(std::get<absl::Status>(reported.reply).ok());
+  ASSERT_TRUE(reported.state.has_value()) << "the first cost is published at once";
+  EXPECT_EQ(reported.state->view.prefill_cost->cost.linear_ns, 1000);
+  EXPECT_EQ(controller.next_timer(), kStart + 2s);
+
+  const std::uint64_t version = controller.state().view.version;
+  const Decision split = controller.on_event(TimerEvent{}, kStart + 2s);
+  ASSERT_TRUE(split.round.has_value());
+  EXPECT_EQ(split.round->outcome, buckets::SplitOutcome::kMoved);
+  ASSERT_EQ(split.events.size(), 1U);
+  EXPECT_EQ(split.events[0].kind, "buckets_split");
+  EXPECT_EQ(split.events[0].subject, "prefill-1");
+  EXPECT_EQ(split.events[0].detail, "from 16K-64K to >=256K; instances by bucket now 1, 0, 0, 1");
+  EXPECT_EQ(controller.state().view.version, version + 1);
+  EXPECT_EQ(bucket_list(controller), (std::vector<int>{api::admin::kNoBucket, 0, 3}));
+  EXPECT_EQ(controller.last_demand(), (buckets::Demand{50, 0, 0, 50}));
+  EXPECT_FALSE(controller.on_event(report, kStart + 3s).state.has_value()) << "nothing is new";
+
+  // A process that restarts keeps its bucket, and so does everybody when the controller does.
+  agent.running["prefill-1"].incarnation = 2;
+  exchange(controller, agent, kStart + 3s);
+  EXPECT_EQ(bucket_list(controller), (std::vector<int>{api::admin::kNoBucket, 0, 3}));
+  Controller second(kOptions, controller.state());
+  second.start(kStart + 10s);
+  exchange(second, agent, kStart + 10s);
+  EXPECT_EQ(bucket_list(second), (std::vector<int>{api::admin::kNoBucket, 0, 3}));
+  EXPECT_EQ(second.state().view.prefill_cost, controller.state().view.prefill_cost);
+}
+
+TEST(Controller, RefusesReportsOfEntrypointsThatItDoesNotKnow) {
+  Controller controller(kOptions, {});
+  controller.start(kStart);
+  ModelAgent agent = agent_of("n0");
+  controller.on_event(SetDesiredEvent{desire(1, 0, 0)}, kStart);
+  exchange(controller, agent, kStart);
+  for (const char* id : {"entrypoint-0", "prefill-0"}) {
+    const Decision decision = controller.on_event(
+        EntrypointReportEvent{id, {.incarnation = 1, .sequence = 1, .demand_ns = {1}, .costs = {}}},
+        kStart);
+    const absl::Status status = std::get<absl::Status>(decision.reply);
+    EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+    EXPECT_EQ(status.message(), str_cat("there is no entrypoint \"", id, "\" in this cluster"));
+  }
+}
+
 TEST(Controller, EventIdsHaveNoGapsOverARestart) {
   Controller first(kOptions, {});
   std::vector<std::uint64_t> ids;

@@ -170,10 +170,11 @@ bool is_same_content(const RoutingView& a, const RoutingView& b) {
   const auto is_same_worker = [](const ViewWorker& x, const ViewWorker& y) {
     return x.worker_id == y.worker_id && x.instance_id == y.instance_id && x.node_id == y.node_id &&
            x.host_id == y.host_id && x.role == y.role && x.state == y.state &&
-           x.incarnation == y.incarnation && x.address == y.address;
+           x.incarnation == y.incarnation && x.address == y.address && x.bucket == y.bucket;
   };
   return a.epoch == b.epoch && a.model_id == b.model_id &&
          a.artifact_digest_hex == b.artifact_digest_hex && a.entrypoints == b.entrypoints &&
+         a.prefill_cost == b.prefill_cost &&
          std::equal(a.workers.begin(), a.workers.end(), b.workers.begin(), b.workers.end(),
                     is_same_worker);
 }

@@ -228,6 +228,12 @@ TEST(View, ContentIsComparedWithoutTheVersion) {
   other.workers.clear();
   EXPECT_FALSE(is_same_content(view, other));
   other = view;
+  other.workers[0].bucket = 0;
+  EXPECT_FALSE(is_same_content(view, other));
+  other = view;
+  other.prefill_cost = api::admin::PublishedCost{1, {.linear_ns = 5}};
+  EXPECT_FALSE(is_same_content(view, other));
+  other = view;
   other.epoch += 1;
   EXPECT_FALSE(is_same_content(view, other));
 }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 
 namespace millrace::dataplane::routing {
 
@@ -18,6 +19,9 @@ struct BucketEdges {
 
 /// The bucket of a request by its whole input length, cached tokens included.
 int bucket_of(std::int64_t input_tokens, const BucketEdges& edges = {});
+
+/// The range of input lengths of a bucket, for people: "<16K", "16K-64K", "64K-256K", ">=256K".
+std::string bucket_name(int bucket, const BucketEdges& edges = {});
 
 /// Which bucket's instances serve the requests of `bucket`, given how many instances each one has:
 /// its own, else the next larger that has one, else the next smaller; nullopt when none has.

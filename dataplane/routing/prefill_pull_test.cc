@@ -24,6 +24,10 @@ TEST(Buckets, LowerEdgesBelongToTheirBucket) {
   EXPECT_EQ(bucket_of(262'143), 2);
   EXPECT_EQ(bucket_of(262'144), 3);
   EXPECT_EQ(bucket_of(1'000'000), 3);
+  EXPECT_EQ(bucket_name(0), "<16K");
+  EXPECT_EQ(bucket_name(1), "16K-64K");
+  EXPECT_EQ(bucket_name(2), "64K-256K");
+  EXPECT_EQ(bucket_name(3), ">=256K");
 }
 
 TEST(Buckets, SpillToTheNextLargerThenTheNextSmaller) {
