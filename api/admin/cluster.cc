@@ -5,6 +5,7 @@
 #include "api/admin/object_reader.h"
 #include "api/admin/process_json.h"
 #include "api/admin/storage_json.h"
+#include "api/admin/view_json.h"
 #include "common/status_macros.h"
 #include "common/str_cat.h"
 
@@ -75,6 +76,7 @@ absl::StatusOr<InstanceInfo> read_instance(const Json& value, std::string path) 
   reader.required("instance_id", instance.instance_id);
   reader.required_name("role", &parse_process_role, instance.role);
   reader.required("is_wanted", instance.is_wanted);
+  read_bucket(reader, instance.role == ProcessRole::kPrefill, instance.bucket);
   reader.required_list("workers", kMaxListItems, &read_instance_worker, instance.workers);
   RETURN_IF_ERROR(reader.finish());
   return instance;
@@ -142,6 +144,7 @@ std::string to_json(const std::vector<InstanceInfo>& instances) {
     json["instance_id"] = instance.instance_id;
     json["role"] = std::string(process_role_name(instance.role));
     json["is_wanted"] = instance.is_wanted;
+    if (instance.bucket != kNoBucket) json["bucket"] = instance.bucket;
     json["workers"] = std::move(workers);
     list.push_back(std::move(json));
   }

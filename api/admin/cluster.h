@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "api/admin/process.h"
 #include "api/admin/storage.h"
+#include "api/admin/view.h"
 
 namespace millrace::api::admin {
 
@@ -54,6 +55,8 @@ struct InstanceInfo {
   std::string instance_id;
   ProcessRole role = ProcessRole::kPrefill;
   bool is_wanted = true;  ///< false while it is being removed
+  /// A prefill instance's: the range of input lengths that it serves (dataplane/routing/buckets.h).
+  int bucket = kNoBucket;
   std::vector<InstanceWorker> workers;
 };
 

@@ -206,6 +206,10 @@ std::vector<Codec> codecs() {
   instance.is_wanted = false;
   instance.workers.push_back(
       {"decode-3", "n0", "ready", 7, 4242, "127.0.0.1:1", "127.0.0.1:2", 2, "signal 9 (Killed)"});
+  InstanceInfo prefill = instance;
+  prefill.instance_id = "prefill-0";
+  prefill.role = ProcessRole::kPrefill;
+  prefill.bucket = 2;
   const ReadyFile ready = {.pid = 1,
                            .address = "127.0.0.1:1",
                            .metrics_address = "127.0.0.1:2",
@@ -214,26 +218,27 @@ std::vector<Codec> codecs() {
                            .directory_address = "127.0.0.1:3"};
   const EventList events = {.oldest_id = 3,
                             .events = {{3, 1700000000000, "node_joined", "n0", "agent at x"}}};
-  return {codec("join", to_json(join), &parse_node_join),
-          codec("join reply", to_json(join_reply), &parse_node_join_reply),
-          codec("heartbeat", to_json(sample_heartbeat()), &parse_heartbeat),
-          codec("heartbeat reply", to_json(sample_reply()), &parse_heartbeat_reply),
-          codec("nodes", to_json(std::vector<NodeInfo>{node}), &parse_nodes),
-          codec("agent state", to_json(agent), &parse_agent_state),
-          codec("desired", to_json(sample_desired()), &parse_desired_state),
-          codec("entrypoint report", to_json(sample_entrypoint_report()), &parse_entrypoint_report),
-          codec("instances", to_json(std::vector<InstanceInfo>{instance}), &parse_instances),
-          codec("events", to_json(events), &parse_event_list),
-          codec("storage report", to_json(sample_storage_report()), &parse_storage_report),
-          codec("storage report reply",
-                to_json(StorageReportReply{8, std::chrono::milliseconds(500), 9, 3, 0.25}),
-                &parse_storage_report_reply),
-          codec("storage status", to_json(sample_storage_status()), &parse_storage_status),
-          codec("storage replace", to_json(StorageReplace{"a", "b"}), &parse_storage_replace),
-          codec("storage wish", to_json(StorageWish{77}), &parse_storage_wish),
-          codec("storage evict", to_json(StorageEvict{0.5}), &parse_storage_evict),
-          codec("ready file", to_json(ready), &parse_ready_file),
-          codec("view", to_json(sample_view()), &parse_routing_view)};
+  return {
+      codec("join", to_json(join), &parse_node_join),
+      codec("join reply", to_json(join_reply), &parse_node_join_reply),
+      codec("heartbeat", to_json(sample_heartbeat()), &parse_heartbeat),
+      codec("heartbeat reply", to_json(sample_reply()), &parse_heartbeat_reply),
+      codec("nodes", to_json(std::vector<NodeInfo>{node}), &parse_nodes),
+      codec("agent state", to_json(agent), &parse_agent_state),
+      codec("desired", to_json(sample_desired()), &parse_desired_state),
+      codec("entrypoint report", to_json(sample_entrypoint_report()), &parse_entrypoint_report),
+      codec("instances", to_json(std::vector<InstanceInfo>{instance, prefill}), &parse_instances),
+      codec("events", to_json(events), &parse_event_list),
+      codec("storage report", to_json(sample_storage_report()), &parse_storage_report),
+      codec("storage report reply",
+            to_json(StorageReportReply{8, std::chrono::milliseconds(500), 9, 3, 0.25}),
+            &parse_storage_report_reply),
+      codec("storage status", to_json(sample_storage_status()), &parse_storage_status),
+      codec("storage replace", to_json(StorageReplace{"a", "b"}), &parse_storage_replace),
+      codec("storage wish", to_json(StorageWish{77}), &parse_storage_wish),
+      codec("storage evict", to_json(StorageEvict{0.5}), &parse_storage_evict),
+      codec("ready file", to_json(ready), &parse_ready_file),
+      codec("view", to_json(sample_view()), &parse_routing_view)};
 }
 
 TEST(AdminCodecs, EveryMessageSurvivesTheWayThere) {

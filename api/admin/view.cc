@@ -46,14 +46,7 @@ absl::StatusOr<ViewWorker> read_worker(const Json& value, std::string path) {
     reader.fail("address", absl::InvalidArgumentError("must not be empty when ready"));
   }
   // A view that an earlier controller stored has none.
-  if (reader.has("bucket")) {
-    std::int64_t bucket = 0;
-    reader.required_between("bucket", 0, kMaxBuckets - 1, bucket);
-    worker.bucket = static_cast<int>(bucket);
-    if (worker.role != WorkerRole::kPrefill) {
-      reader.fail("bucket", absl::InvalidArgumentError("only prefill workers have one"));
-    }
-  }
+  read_bucket(reader, worker.role == WorkerRole::kPrefill, worker.bucket);
   RETURN_IF_ERROR(reader.finish());
   return worker;
 }
@@ -117,6 +110,16 @@ absl::Status check_order(const RoutingView& view) {
 }
 
 }  // namespace
+
+void read_bucket(ObjectReader& reader, bool is_prefill, int& out) {
+  if (!reader.has("bucket")) return;
+  std::int64_t bucket = 0;
+  reader.required_between("bucket", 0, kMaxBuckets - 1, bucket);
+  out = static_cast<int>(bucket);
+  if (!is_prefill) {
+    reader.fail("bucket", absl::InvalidArgumentError("only prefill workers have one"));
+  }
+}
 
 Json prefill_cost_json(const PrefillCost& cost) {
   Json json;

@@ -57,6 +57,10 @@ enum class SplitOutcome {
 };
 std::string_view to_string(SplitOutcome outcome);
 
+inline constexpr SplitOutcome kAllSplitOutcomes[] = {
+    SplitOutcome::kSettled,   SplitOutcome::kMoved,       SplitOutcome::kNoTelemetry,
+    SplitOutcome::kNoTraffic, SplitOutcome::kSmallChange, SplitOutcome::kUnconfirmed};
+
 struct BucketMove {
   std::string instance_id;
   int from = 0;

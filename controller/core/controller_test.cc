@@ -323,6 +323,10 @@ TEST(Controller, SplitsBucketsByTheDemandThatEntrypointsReport) {
   EXPECT_EQ(split.events[0].detail, "from 16K-64K to >=256K; instances by bucket now 1, 0, 0, 1");
   EXPECT_EQ(controller.state().view.version, version + 1);
   EXPECT_EQ(bucket_list(controller), (std::vector<int>{api::admin::kNoBucket, 0, 3}));
+  const auto instances = list_instances(controller.state(), controller.nodes());
+  EXPECT_EQ(instances.at(0).bucket, 0);
+  EXPECT_EQ(instances.at(1).bucket, 3);
+  EXPECT_EQ(instances.at(2).bucket, api::admin::kNoBucket) << instances.at(2).instance_id;
   EXPECT_EQ(controller.last_demand(), (buckets::Demand{50, 0, 0, 50}));
   EXPECT_FALSE(controller.on_event(report, kStart + 3s).state.has_value()) << "nothing is new";
 

@@ -49,6 +49,13 @@ InstanceInfo instance(ProcessRole role, bool is_wanted, InstanceWorker worker) {
   return info;
 }
 
+int bucket_of(const api::admin::RoutingView& view, const std::string& worker_id) {
+  for (const api::admin::ViewWorker& worker : view.workers) {
+    if (worker.worker_id == worker_id) return worker.bucket;
+  }
+  return api::admin::kNoBucket;
+}
+
 void add_unplaced(const StoredState& state, ProcessRole role, int placed,
                   std::vector<InstanceInfo>& list) {
   std::set<int> taken;
@@ -93,6 +100,9 @@ std::vector<InstanceInfo> list_instances(
       list.push_back(
           instance(role, is_wanted,
                    placed_worker(placement, node == nodes.end() ? nullptr : &node->second)));
+      if (role == ProcessRole::kPrefill) {
+        list.back().bucket = bucket_of(state.view, placement.worker_id);
+      }
     }
     if (state.desired) add_unplaced(state, role, placed, list);
   }

@@ -32,6 +32,9 @@ struct Flags {
   std::string log_level = "info";
   int heartbeat_ms = 500;
   int node_timeout_ms = 3000;
+  int balance_round_ms = 10000;
+  int balance_max_moves = 2;
+  double balance_min_share_change = 0.05;
 };
 
 void declare(CLI::App& app, Flags& flags) {
@@ -49,6 +52,20 @@ void declare(CLI::App& app, Flags& flags) {
   app.add_option("--node-timeout-ms", flags.node_timeout_ms,
                  "a node without a report for so long counts as dead")
       ->check(CLI::Range(20, 600000))
+      ->capture_default_str();
+  app.add_option("--balance-round-ms", flags.balance_round_ms,
+                 "how often prefill instances are split anew over ranges of input lengths")
+      ->check(CLI::Range(100, 600000))
+      ->capture_default_str();
+  app.add_option("--balance-max-moves", flags.balance_max_moves,
+                 "prefill instances that change their range in one round, at most")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  app.add_option(
+         "--balance-min-share-change", flags.balance_min_share_change,
+         "how far, as a share of all prefill instances, demand must be past the point where "
+         "rounding would move one")
+      ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
 }
 
@@ -81,6 +98,10 @@ absl::Status run(const Flags& flags) {
   core::ControllerOptions options;
   options.heartbeat_interval = std::chrono::milliseconds(flags.heartbeat_ms);
   options.node_timeout = std::chrono::milliseconds(flags.node_timeout_ms);
+  options.balance.round = std::chrono::milliseconds(flags.balance_round_ms);
+  options.balance.max_moves = flags.balance_max_moves;
+  options.balance.min_share_change = flags.balance_min_share_change;
+  RETURN_IF_ERROR(core::validate(options.balance));
   options.new_storage_cluster_id = new_storage_cluster_id();
   ASSIGN_OR_RETURN(const std::unique_ptr<Service> service,
                    Service::start(options, std::move(store), log, registry));

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "api/admin/cluster.h"
+#include "api/admin/entrypoint_report.h"
 #include "api/admin/id.h"
 #include "api/admin/node.h"
 #include "common/status_macros.h"
@@ -41,6 +42,20 @@ RestResponse heartbeat(Service& service, const RestRequest& request) {
   if (!heartbeat.ok()) return rest_error(heartbeat.status());
   return answer_with<api::admin::HeartbeatReply>(
       service.apply(core::HeartbeatEvent{request.path_parameters.at("id"), std::move(*heartbeat)}));
+}
+
+RestResponse entrypoint_report(Service& service, const RestRequest& request) {
+  absl::StatusOr<api::admin::EntrypointReport> report =
+      api::admin::parse_entrypoint_report(request.body);
+  if (!report.ok()) return rest_error(report.status());
+  absl::StatusOr<core::Reply> reply = service.apply(
+      core::EntrypointReportEvent{request.path_parameters.at("id"), std::move(*report)});
+  if (!reply.ok()) return rest_error(reply.status());
+  const absl::Status& status = std::get<absl::Status>(*reply);
+  if (!status.ok()) return rest_error(status);
+  RestResponse response;
+  response.status = 204;
+  return response;
 }
 
 RestResponse set_desired(Service& service, const RestRequest& request) {
@@ -121,6 +136,8 @@ std::vector<common::http::RestRoute> routes(Service& service) {
       {"POST", "/api/v1/nodes", [&](const RestRequest& request) { return join(service, request); }},
       {"POST", "/api/v1/nodes/{id}/heartbeat",
        [&](const RestRequest& request) { return heartbeat(service, request); }},
+      {"POST", "/api/v1/entrypoints/{id}/report",
+       [&](const RestRequest& request) { return entrypoint_report(service, request); }},
       {"GET", "/api/v1/instances",
        [&](const RestRequest&) { return service.ask(InstancesQuery{}); }},
       {"GET", "/api/v1/view",

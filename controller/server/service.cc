@@ -139,6 +139,7 @@ absl::StatusOr<core::Reply> Service::apply_on_loop(const core::Event& event) {
   if (!health().ok()) return storage_failed();
   core::Decision decision = controller_.on_event(event, std::chrono::steady_clock::now());
   RETURN_IF_ERROR(execute(decision));
+  if (decision.round) metrics_.count(*decision.round);
   const auto* status = std::get_if<absl::Status>(&decision.reply);
   if (status != nullptr && !status->ok()) {
     metrics_.refusals.with({refusal_reason(status->code())}).add();
@@ -233,7 +234,7 @@ RestResponse Service::answer(const StorageMapQuery& query) {
 }
 
 RestResponse Service::answer(const MetricsQuery&) {
-  metrics_.observe(controller_.state(), controller_.nodes());
+  metrics_.observe(controller_.state(), controller_.nodes(), controller_.last_demand());
   return RestResponse{200, registry_.exposition(), "text/plain; version=0.0.4; charset=utf-8"};
 }
 

@@ -10,6 +10,7 @@
 #include <set>
 #include <thread>
 
+#include "api/admin/entrypoint_report.h"
 #include "api/admin/view.h"
 #include "common/http/http_client.h"
 #include "common/json.h"
@@ -187,6 +188,45 @@ TEST(Service, ASilentNodeLeavesTheViewWithoutAnybodyAsking) {
     std::this_thread::sleep_for(10ms);
   }
   EXPECT_TRUE(view_of(controller).workers.empty());
+}
+
+TEST(Service, EntrypointsReportDemandAndBucketsAreShown) {
+  TemporaryFolder folder;
+  RunningController controller(folder.path());
+  send(controller, "PUT", "/api/v1/desired", kDesired);
+  join(controller);
+  report(controller, report(controller, {}));
+  api::admin::EntrypointReport demand{.incarnation = 1,
+                                      .sequence = 1,
+                                      .demand_ns = {5, 0, 0, 0},
+                                      .costs = {{"prefill-0", 1, {.linear_ns = 250}}}};
+  const std::string path = "/api/v1/entrypoints/entrypoint-0/report";
+  const HttpResponse accepted = send(controller, "POST", path, to_json(demand));
+  EXPECT_EQ(accepted.status, 204) << accepted.body;
+  const api::admin::RoutingView view = view_of(controller);
+  ASSERT_EQ(view.workers.size(), 2U);
+  EXPECT_EQ(view.workers[1].bucket, 0);
+  ASSERT_TRUE(view.prefill_cost.has_value());
+  EXPECT_EQ(view.prefill_cost->cost.linear_ns, 250);
+  const std::string metrics = get(controller, "/metrics").body;
+  for (const char* line :
+       {"millrace_bucket_instances{bucket=\"0\"} 1", "millrace_bucket_moves_total 0",
+        "millrace_bucket_instances{bucket=\"3\"} 0",
+        "millrace_bucket_demand_seconds{bucket=\"0\"} ", "millrace_prefill_cost_version 1"}) {
+    EXPECT_NE(metrics.find(line), std::string::npos) << line;
+  }
+
+  const HttpResponse unknown =
+      send(controller, "POST", "/api/v1/entrypoints/entrypoint-9/report", to_json(demand));
+  EXPECT_EQ(unknown.status, 404);
+  EXPECT_NE(unknown.body.find("entrypoint-9"), std::string::npos) << unknown.body;
+  demand.demand_ns.pop_back();
+  const HttpResponse few = send(controller, "POST", path, to_json(demand));
+  EXPECT_EQ(few.status, 400);
+  EXPECT_NE(few.body.find("demand_ns"), std::string::npos) << few.body;
+  const HttpResponse bad = send(controller, "POST", path, R"({"incarnation":-1})");
+  EXPECT_EQ(bad.status, 400);
+  EXPECT_NE(bad.body.find("incarnation"), std::string::npos) << bad.body;
 }
 
 TEST(Service, EventsAreListedFromAnId) {

@@ -8,6 +8,7 @@
 #include "common/json.h"
 #include "common/status_macros.h"
 #include "common/str_cat.h"
+#include "dataplane/routing/buckets.h"
 #include "deploy/cli/admin_client.h"
 #include "deploy/cli/cluster_record.h"
 #include "deploy/cli/commands.h"
@@ -46,6 +47,12 @@ absl::StatusOr<ClusterStatus> ask(const StatusOptions& options) {
   return status;
 }
 
+/// The range of input lengths that a prefill instance serves; empty for others.
+std::string input_lengths(const InstanceInfo& instance) {
+  const bool is_known = instance.bucket >= 0 && instance.bucket < dataplane::routing::kBucketCount;
+  return is_known ? dataplane::routing::bucket_name(instance.bucket) : "";
+}
+
 Json status_json(const ClusterStatus& status) {
   Json nodes = Json::array();
   for (const NodeInfo& node : status.nodes) {
@@ -62,6 +69,7 @@ Json status_json(const ClusterStatus& status) {
                              {"instance_id", instance.instance_id},
                              {"node_id", worker.node_id},
                              {"state", worker.state},
+                             {"input_lengths", input_lengths(instance)},
                              {"pid", worker.pid},
                              {"address", worker.address},
                              {"metrics_address", worker.metrics_address},
@@ -86,11 +94,11 @@ void print_text(const ClusterStatus& status, const Terminal& terminal) {
                    str_cat(node.heartbeat_age.count(), " ms ago")});
   }
   std::printf("%s\n", nodes.to_string().c_str());
-  TextTable workers({"worker", "node", "state", "pid", "address", "restarts"});
+  TextTable workers({"worker", "node", "state", "serves", "pid", "address", "restarts"});
   for (const InstanceInfo& instance : status.instances) {
     for (const InstanceWorker& worker : instance.workers) {
       workers.add_row({worker.worker_id, worker.node_id.empty() ? "none" : worker.node_id,
-                       worker.state, str_cat(worker.pid), worker.address,
+                       worker.state, input_lengths(instance), str_cat(worker.pid), worker.address,
                        str_cat(worker.restarts)});
     }
   }
