@@ -32,6 +32,13 @@ EngineCommand greeting(const LinkIdentity& identity) {
   hello->mutable_identity()->set_protocol_version(kProtocolVersion);
   hello->mutable_identity()->set_model_id(identity.model_id);
   hello->mutable_identity()->set_artifact_digest(identity.artifact_digest);
+  if (identity.prefill_cost) {
+    proto::v1::PrefillCost& cost = *hello->mutable_prefill_cost();
+    cost.set_quadratic_ns(identity.prefill_cost->quadratic_ns);
+    cost.set_cross_ns(identity.prefill_cost->cross_ns);
+    cost.set_linear_ns(identity.prefill_cost->linear_ns);
+    cost.set_fixed_ns(identity.prefill_cost->fixed_ns);
+  }
   return command;
 }
 

@@ -2,9 +2,11 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
+#include "api/admin/view.h"
 #include "common/http/event_loop.h"
 
 namespace millrace::proto::v1 {
@@ -19,6 +21,7 @@ struct LinkIdentity {
   std::string model_id;
   std::string artifact_digest;  ///< raw bytes
   std::string entrypoint_id;
+  std::optional<admin::PrefillCost> prefill_cost;  ///< of the routing view
 };
 
 /// One bidirectional stream to one worker process: commands down, events up. Its callbacks run on

@@ -111,6 +111,7 @@ proto::v1::EngineCommand start_prefill_command(const StartContext& context,
   proto::v1::EngineCommand command;
   auto& message = *command.mutable_start_prefill();
   set_start(context, start.attempt, message);
+  message.set_answered_claim(context.answered_claim);
   if (context.kv == nullptr) return command;
   message.mutable_kv()->set_hit_tokens(context.kv->hit_tokens);
   for (const KvWindow& window : context.kv->windows) {
@@ -138,6 +139,30 @@ proto::v1::EngineCommand cancel_command(const std::string& request_id,
   proto::v1::EngineCommand command;
   set_key(request_id, cancel.attempt, *command.mutable_cancel()->mutable_key());
   command.mutable_cancel()->set_export_id(cancel.export_id);
+  return command;
+}
+
+proto::v1::EngineCommand offers_command(const Balancer::News& news, std::uint64_t view_version,
+                                        std::uint64_t answered_claim, TimePoint now) {
+  proto::v1::EngineCommand command;
+  proto::v1::Offers& message = *command.mutable_offers();
+  message.set_view_version(view_version);
+  message.set_answered_claim(answered_claim);
+  std::uint32_t served = 0;
+  for (std::size_t b = 0; b < news.offers.size(); ++b) {
+    if (news.serves[b]) served |= 1U << b;
+    const dataplane::routing::Advertisement& offer = news.offers[b];
+    if (offer.waiting <= 0) continue;
+    proto::v1::BucketOffer& bucket = *message.add_buckets();
+    bucket.set_bucket(static_cast<std::uint32_t>(b));
+    bucket.set_waiting(static_cast<std::uint32_t>(offer.waiting));
+    bucket.set_oldest_quota_ns(static_cast<std::uint64_t>(offer.quota_ns));
+    const auto waited =
+        std::chrono::duration_cast<std::chrono::microseconds>(now - offer.oldest_since);
+    bucket.set_oldest_waited_us(
+        static_cast<std::uint64_t>(std::max<std::int64_t>(waited.count(), 0)));
+  }
+  message.set_served_buckets(served);
   return command;
 }
 

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "api/entrypoint/balancer.h"
 #include "api/entrypoint/kv_scope.h"
 #include "api/entrypoint/request_flow.h"
 #include "api/recipe/conversation.h"
@@ -31,6 +32,7 @@ struct StartContext {
   const proto::v1::SamplingState& sampling;
   const KvScope* kv = nullptr;             ///< null: no KV is looked for, and none stored
   std::chrono::milliseconds time_left{0};  ///< until the request's deadline
+  std::uint64_t answered_claim = 0;        ///< of the worker; 0: none
 };
 proto::v1::EngineCommand start_prefill_command(const StartContext& context,
                                                const flow_command::StartPrefill& start);
@@ -38,6 +40,11 @@ proto::v1::EngineCommand start_decode_command(const StartContext& context,
                                               const flow_command::StartDecode& start);
 proto::v1::EngineCommand cancel_command(const std::string& request_id,
                                         const flow_command::Cancel& cancel);
+
+/// What a prefill worker is told of waiting requests; their ages count to `now`. `answered_claim`:
+/// the claim whose request was gone, 0: none.
+proto::v1::EngineCommand offers_command(const Balancer::News& news, std::uint64_t view_version,
+                                        std::uint64_t answered_claim, TimePoint now);
 
 /// How a worker lays stored KV out, if this message says so; else empty.
 const std::string& kv_layout_of(const proto::v1::EngineEvents& events);

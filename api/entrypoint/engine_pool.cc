@@ -9,8 +9,9 @@
 namespace millrace::api::entrypoint {
 
 using admin::WorkerRole;
-using dataplane::routing::RequestSize;
-using dataplane::routing::WorkerSnapshot;
+using dataplane::routing::Charge;
+using dataplane::routing::ChargeKey;
+using dataplane::routing::ChargeLedger;
 
 /// One worker of the view.
 struct EnginePool::Slot {
@@ -19,7 +20,8 @@ struct EnginePool::Slot {
   std::unique_ptr<EngineLink> link;
   bool is_up = false;  ///< the worker has answered our greeting
   proto::v1::EngineLoad load;
-  ChargeBook charges;
+  std::optional<admin::PrefillCost> cost;  ///< as it measured
+  ChargeLedger charges{0};                 ///< of this stream
   std::chrono::milliseconds next_reconnect{0};
   common::http::EventLoop::Timer timer;  ///< of the next try, or of silence
   bool has_spoken = false;               ///< since the silence timer was set
@@ -28,16 +30,13 @@ struct EnginePool::Slot {
     return is_up && is_listed && worker.state == admin::WorkerState::kReady && !load.draining();
   }
 
-  WorkerSnapshot snapshot() const {
-    WorkerSnapshot snapshot{.is_accepting = is_accepting(),
-                            .running = load.running(),
-                            .waiting = load.waiting(),
-                            .waiting_tokens = load.waiting_tokens(),
-                            .kv_tokens = load.kv_tokens(),
-                            .kv_blocks_used = load.kv_blocks_used(),
-                            .kv_blocks_total = load.kv_blocks_total()};
-    charges.add_to(snapshot);
-    return snapshot;
+  WorkerState state() const {
+    return {.role = worker.role,
+            .is_accepting = is_accepting(),
+            .wants_more = load.wants_more(),
+            .has_queue = load.waiting() > 0,
+            .load = charges.load(),
+            .kv_blocks_total = static_cast<std::int64_t>(load.kv_blocks_total())};
   }
 };
 
@@ -58,6 +57,23 @@ std::string from_hex(const std::string& text) {
     bytes.push_back(static_cast<char>(high << 4 | low));
   }
   return bytes;
+}
+
+/// A worker's own measure of its load; numbers beyond what there can be count as nothing, and the
+/// report as invalid.
+dataplane::routing::LoadReport to_report(std::uint64_t incarnation,
+                                         const proto::v1::EngineLoad& load) {
+  const auto number = [](std::uint64_t value) {
+    return value >> 60 == 0 ? static_cast<std::int64_t>(value) : -1;
+  };
+  return {.incarnation = incarnation,
+          .sequence = load.sequence(),
+          .included_charge = load.started_requests(),
+          .load = {.requests = std::int64_t{load.running()} + load.waiting(),
+                   .quota_ns = number(load.queued_ns()),
+                   .kv_tokens = number(load.kv_tokens()),
+                   .rows = number(load.waiting_tokens()),
+                   .kv_blocks = number(load.kv_blocks_used())}};
 }
 
 bool is_same_process(const admin::ViewWorker& a, const admin::ViewWorker& b) {
@@ -83,6 +99,7 @@ bool EnginePool::apply_view(const admin::RoutingView& view) {
   const std::string digest = from_hex(view.artifact_digest_hex);
   const bool is_new_artifact = digest != artifact_digest_;
   artifact_digest_ = digest;
+  published_cost_ = view.prefill_cost ? std::optional(view.prefill_cost->cost) : std::nullopt;
   for (auto& [id, slot] : slots_) slot->is_listed = false;
   for (const admin::ViewWorker& worker : view.workers) {
     if (worker.address.empty()) continue;
@@ -99,6 +116,7 @@ bool EnginePool::apply_view(const admin::RoutingView& view) {
     it->second->worker = worker;
     it->second->is_listed = true;
   }
+  for (const auto& [id, slot] : slots_) show(*slot);
   // Without a stream there is nothing to wait for.
   std::erase_if(slots_, [](const auto& entry) {
     return !entry.second->is_listed && entry.second->link == nullptr;
@@ -109,9 +127,11 @@ bool EnginePool::apply_view(const admin::RoutingView& view) {
 
 void EnginePool::connect(Slot& slot) {
   const std::string id = slot.worker.worker_id;
-  slot.charges = ChargeBook();
+  slot.charges = ChargeLedger(slot.worker.incarnation);
+  slot.load.Clear();
   slot.link = std::make_unique<EngineLink>(
-      loop_, slot.worker.address, LinkIdentity{model_id_, artifact_digest_, entrypoint_id_},
+      loop_, slot.worker.address,
+      LinkIdentity{model_id_, artifact_digest_, entrypoint_id_, published_cost_},
       EngineLink::Callbacks{
           .on_events = [this, id](const proto::v1::EngineEvents& events) { on_events(id, events); },
           .on_down = [this, id](const absl::Status& reason) { on_down(id, reason); }});
@@ -138,12 +158,18 @@ void EnginePool::on_events(const std::string& worker_id, const proto::v1::Engine
   slot.has_spoken = true;
   if (!slot.is_up) {
     slot.is_up = true;
+    callbacks_.on_up(worker_id);
     slot.next_reconnect = std::chrono::milliseconds(0);
     log_.info("worker_up", {{"worker", worker_id}, {"address", slot.worker.address}});
   }
-  if (events.has_load()) {
+  if (events.has_prefill_cost()) {
+    const proto::v1::PrefillCost& cost = events.prefill_cost();
+    slot.cost =
+        admin::PrefillCost{cost.quadratic_ns(), cost.cross_ns(), cost.linear_ns(), cost.fixed_ns()};
+  }
+  if (events.has_load() && slot.charges.report(to_report(slot.worker.incarnation, events.load()))) {
     slot.load = events.load();
-    slot.charges.settle(events.load().started_requests());
+    show(slot);
   }
   callbacks_.on_events(worker_id, events);
   callbacks_.on_capacity();
@@ -154,6 +180,7 @@ void EnginePool::on_down(const std::string& worker_id, const absl::Status& reaso
   CHECK(it != slots_.end());
   Slot& slot = *it->second;
   const bool was_up = std::exchange(slot.is_up, false);
+  show(slot);
   slot.link = nullptr;
   slot.timer = {};
   if (was_up) {
@@ -173,61 +200,48 @@ void EnginePool::on_down(const std::string& worker_id, const absl::Status& reaso
 
 void EnginePool::drop(const std::string& worker_id) {
   const auto it = slots_.find(worker_id);
-  const bool was_up = it->second->is_up;
+  const bool was_up = std::exchange(it->second->is_up, false);
+  show(*it->second);
   slots_.erase(it);
   log_.info("worker_replaced", {{"worker", worker_id}});
   if (was_up) callbacks_.on_lost(worker_id);
 }
 
-std::vector<const EnginePool::Slot*> EnginePool::slots_of(WorkerRole role) const {
-  std::vector<const Slot*> found;
-  for (const auto& [id, slot] : slots_) {
-    if (slot->worker.role == role) found.push_back(slot.get());
-  }
-  return found;
+void EnginePool::show(const Slot& slot) {
+  callbacks_.on_worker(slot.worker.worker_id, slot.state());
 }
 
 std::size_t EnginePool::accepting(WorkerRole role) const {
-  const std::vector<const Slot*> slots = slots_of(role);
   return static_cast<std::size_t>(
-      std::count_if(slots.begin(), slots.end(), [](const Slot* s) { return s->is_accepting(); }));
+      std::count_if(slots_.begin(), slots_.end(), [&](const auto& item) {
+        return item.second->worker.role == role && item.second->is_accepting();
+      }));
+}
+
+std::vector<admin::WorkerCost> EnginePool::worker_costs() const {
+  std::vector<admin::WorkerCost> costs;
+  for (const auto& [id, slot] : slots_) {
+    if (slot->is_up && slot->cost) costs.push_back({id, slot->worker.incarnation, *slot->cost});
+  }
+  return costs;
 }
 
 bool EnginePool::is_serving() const {
   return accepting(WorkerRole::kPrefill) > 0 && accepting(WorkerRole::kDecode) > 0;
 }
 
-EnginePool::Choice EnginePool::choose(WorkerRole role, const RequestSize& size,
-                                      std::uint64_t pending_tokens) const {
-  const std::vector<const Slot*> slots = slots_of(role);
-  std::vector<WorkerSnapshot> all;
-  std::vector<WorkerSnapshot> free;
-  for (const Slot* slot : slots) {
-    all.push_back(slot->snapshot());
-    free.push_back(all.back());
-    const std::uint64_t waiting = all.back().waiting + all.back().charged_requests;
-    if (role == WorkerRole::kPrefill && waiting >= limits_.waiting_per_prefill_worker) {
-      free.back().is_accepting = false;
-    }
-  }
-  const auto pick = [&](const std::vector<WorkerSnapshot>& workers) {
-    return role == WorkerRole::kPrefill
-               ? dataplane::routing::pick_prefill_worker(size, workers)
-               : dataplane::routing::pick_decode_worker(size, pending_tokens, workers);
-  };
-  if (const auto index = pick(free)) {
-    return {Capacity::kNow, slots[*index]->worker.worker_id};
-  }
-  if (accepting(role) == 0) return {Capacity::kNoEngine, {}};
-  return {pick(all) ? Capacity::kLater : Capacity::kNever, {}};
-}
-
 void EnginePool::start(const std::string& worker_id, proto::v1::EngineCommand command,
-                       const RequestSize& size) {
+                       const ChargeKey& key, const Charge& charge) {
   const auto it = slots_.find(worker_id);
   CHECK(it != slots_.end() && it->second->link != nullptr, "chosen in this very event");
-  it->second->charges.charge(size);
+  it->second->charges.charge(key, charge);
   it->second->link->send(std::move(command));
+  show(*it->second);
+}
+
+void EnginePool::release(const std::string& worker_id, const ChargeKey& key) {
+  const auto it = slots_.find(worker_id);
+  if (it != slots_.end() && it->second->charges.release(key)) show(*it->second);
 }
 
 void EnginePool::send(const std::string& worker_id, proto::v1::EngineCommand command) {

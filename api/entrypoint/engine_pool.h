@@ -9,37 +9,27 @@
 #include <string>
 #include <vector>
 
+#include "api/admin/entrypoint_report.h"
 #include "api/admin/view.h"
-#include "api/entrypoint/charge_book.h"
+#include "api/entrypoint/balancer.h"
 #include "api/entrypoint/engine_link.h"
 #include "common/http/event_loop.h"
 #include "common/log/log.h"
 #include "common/time_point.h"
-#include "dataplane/routing/least_loaded.h"
+#include "dataplane/routing/charges.h"
 
 namespace millrace::api::entrypoint {
 
 /// Bounds of the connections to workers.
 struct EnginePoolLimits {
-  /// Requests waiting at one prefill worker (by its report and our open charges) before more wait
-  /// here instead, where any worker that gets free can take them.
-  std::uint64_t waiting_per_prefill_worker = 16;
   std::chrono::milliseconds first_reconnect{50};
   std::chrono::milliseconds longest_reconnect{2000};
   /// Workers report at least every 200 ms; after this silence a stream counts as broken.
   std::chrono::milliseconds silence{5000};
 };
 
-/// What the engines can do for a request now.
-enum class Capacity {
-  kNow,      ///< there is a worker for it
-  kLater,    ///< all suitable workers are busy
-  kNever,    ///< there are workers, but no KV pool could ever hold it
-  kNoEngine  ///< no worker of the role
-};
-
 /// The workers of the routing view, and a stream to each of them: connects, reconnects with bounded
-/// back-off, watches for silence, keeps load reports and charges, picks the least loaded.
+/// back-off, watches for silence, keeps load reports and what was charged.
 ///
 /// A worker that left the view gets nothing new; its stream stays for what still runs there.
 /// Belongs to the loop's thread.
@@ -48,6 +38,10 @@ class EnginePool {
   struct Callbacks {
     std::function<void(const std::string& worker_id, const proto::v1::EngineEvents&)> on_events;
     std::function<void(const std::string& worker_id)> on_lost;
+    /// The stream to a worker is a new one.
+    std::function<void(const std::string& worker_id)> on_up;
+    /// A worker is new, has changed or is gone: what is known of it now.
+    std::function<void(const std::string& worker_id, const WorkerState&)> on_worker;
     /// Capacity may have appeared: a worker came up or reported its load.
     std::function<void()> on_capacity;
   };
@@ -58,25 +52,22 @@ class EnginePool {
   /// Takes over a newer view. One of another model is refused (false): its workers stay unknown.
   bool apply_view(const admin::RoutingView& view);
 
-  struct Choice {
-    Capacity capacity = Capacity::kNoEngine;
-    std::string worker_id;  ///< with kNow
-  };
-  /// `pending_tokens`: of all requests that have no decode worker yet, this one included.
-  Choice choose(admin::WorkerRole role, const dataplane::routing::RequestSize& size,
-                std::uint64_t pending_tokens) const;
-
   /// Whether both roles have a worker that takes requests.
   bool is_serving() const;
 
-  /// Sends a start and charges its size.
+  /// Sends a start and charges what it takes.
   void start(const std::string& worker_id, proto::v1::EngineCommand command,
-             const dataplane::routing::RequestSize& size);
+             const dataplane::routing::ChargeKey& key, const dataplane::routing::Charge& charge);
+  /// What was started is over; nothing when the worker, and with it the charge, is gone.
+  void release(const std::string& worker_id, const dataplane::routing::ChargeKey& key);
   /// Sends any other command; a worker that is gone needs none.
   void send(const std::string& worker_id, proto::v1::EngineCommand command);
 
   /// How many workers of a role take requests.
   std::size_t accepting(admin::WorkerRole role) const;
+
+  /// What prefill costs, of the workers that have measured it.
+  std::vector<admin::WorkerCost> worker_costs() const;
 
  private:
   struct Slot;
@@ -85,7 +76,7 @@ class EnginePool {
   void on_down(const std::string& worker_id, const absl::Status& reason);
   void watch(Slot& slot);
   void drop(const std::string& worker_id);
-  std::vector<const Slot*> slots_of(admin::WorkerRole role) const;
+  void show(const Slot& slot);
 
   common::http::EventLoop& loop_;
   const Logger log_;
@@ -94,6 +85,7 @@ class EnginePool {
   const EnginePoolLimits limits_;
   const Callbacks callbacks_;
   std::string artifact_digest_;  // raw bytes
+  std::optional<admin::PrefillCost> published_cost_;
   std::map<std::string, std::unique_ptr<Slot>> slots_;
 };
 

@@ -103,7 +103,7 @@ absl::StatusOr<std::unique_ptr<Entrypoint>> Entrypoint::start(common::http::Even
   entrypoint->poller_ = std::make_unique<ViewPoller>(
       loop, self->log_, options.controller_url, options.view_period,
       [self](const admin::RoutingView& view) {
-        const bool is_ours = self->pool_->apply_view(view);
+        const bool is_ours = self->take_view(view);
         if (is_ours) {
           self->has_view_ = true;
           if (self->kv_ != nullptr) self->kv_->apply_view(view);
@@ -125,6 +125,7 @@ Entrypoint::Entrypoint(common::http::EventLoop& loop, Logger log, Registry& regi
       options_(options),
       metrics_(registry),
       created_seconds_(unix_seconds()),
+      balancer_({.policy = options.balance, .seed = std::random_device{}()}),
       api_keys_(options.api_keys),
       decode_queue_(kDecodeQueue) {
   pool_ = std::make_unique<EnginePool>(
@@ -139,9 +140,12 @@ Entrypoint::Entrypoint(common::http::EventLoop& loop, Logger log, Registry& regi
                 kv_->add_windows(to_directory_entries(events));
               },
           .on_lost = [this](const std::string& worker) { table_->on_lost(worker); },
+          .on_up = [this](const std::string& worker) { balancer_.forget_news(worker); },
+          .on_worker = [this](const std::string& worker,
+                              const WorkerState& state) { balancer_.set_worker(worker, state); },
           .on_capacity = [this] { table_->dispatch(); }});
-  table_ =
-      std::make_unique<RequestTable>(loop_, log_, metrics_, *pool_, [this] { check_drained(); });
+  table_ = std::make_unique<RequestTable>(loop_, log_, metrics_, *pool_, balancer_,
+                                          [this] { check_drained(); });
   decode_thread_ = std::thread([this] {
     while (std::optional<Work> work = decode_queue_.pop()) (*work)();
   });
@@ -497,13 +501,19 @@ absl::StatusOr<std::uint32_t> Entrypoint::output_limit(const recipe::PreparedReq
   return std::min(room, prepared.sampling.max_tokens.value_or(options_.default_max_tokens));
 }
 
+/// False when it is of another model; nothing changes then.
+bool Entrypoint::take_view(const admin::RoutingView& view) {
+  if (view.model_id != deployment_.model_id) return false;
+  balancer_.apply_view(view);
+  return pool_->apply_view(view);
+}
+
 /// A request is accepted only when engines are there and could hold it.
 absl::Status Entrypoint::check_capacity(std::size_t prompt_tokens,
                                         std::uint32_t max_new_tokens) const {
   if (!pool_->is_serving()) return readiness();
   for (const admin::WorkerRole role : {admin::WorkerRole::kPrefill, admin::WorkerRole::kDecode}) {
-    const auto size = request_size(prompt_tokens, max_new_tokens, role);
-    if (pool_->choose(role, size, size.tokens).capacity == Capacity::kNever) {
+    if (!balancer_.could_hold(role, kv_blocks_needed(prompt_tokens, max_new_tokens, role))) {
       return absl::InvalidArgumentError(str_cat("a prompt of ", prompt_tokens, " tokens and up to ",
                                                 max_new_tokens,
                                                 " new ones do not fit the engines' KV memory"));

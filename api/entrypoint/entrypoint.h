@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "api/entrypoint/api_keys.h"
+#include "api/entrypoint/balancer.h"
 #include "api/entrypoint/caller.h"
 #include "api/entrypoint/engine_pool.h"
 #include "api/entrypoint/entrypoint_metrics.h"
@@ -48,6 +49,8 @@ struct EntrypointOptions {
   std::optional<KvOptions> kv;  ///< without it no stored KV is looked for, and none is stored
   common::http::HttpServerLimits http;
   EnginePoolLimits engines;
+  /// How requests are spread over engines; all but kMillrace are there for comparison.
+  dataplane::routing::Policy balance = dataplane::routing::Policy::kMillrace;
 };
 
 /// The process clients talk to: takes requests of several protocols, has them computed by the
@@ -113,6 +116,7 @@ class Entrypoint {
              const Findings& findings);
   void admit_response(const std::string& request_id,
                       absl::StatusOr<recipe::PreparedResponse> prepared, const Findings& findings);
+  bool take_view(const admin::RoutingView& view);
   absl::Status check_capacity(std::size_t prompt_tokens, std::uint32_t max_new_tokens) const;
   absl::StatusOr<std::vector<EngineChoice>> choices_of(const recipe::PreparedRequest& prepared,
                                                        const Findings& findings);
@@ -137,6 +141,7 @@ class Entrypoint {
 
   std::unique_ptr<KvService> kv_;  // null without options_.kv
   std::unique_ptr<EnginePool> pool_;
+  Balancer balancer_;
   std::unique_ptr<RequestTable> table_;
   std::map<std::string, Arrival> arrivals_;  // by request id
   std::unique_ptr<ResponsesService> responses_;

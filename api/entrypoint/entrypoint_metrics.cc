@@ -88,6 +88,10 @@ EntrypointMetrics::EntrypointMetrics(Registry& registry)
           {{"reason",
             {"bad_name", "unknown_tool", "bad_key", "repeated_key", "too_many_parameters",
              "bad_json", "stray_text", "wrapped_twice"}}})),
+      claims_(registry.counter(
+          "millrace_prefill_claims_answered_total",
+          "Requests that prefill workers asked for: granted, or gone to another one before.",
+          {{"answer", {"granted", "gone"}}})),
       prompt_tokens_(
           registry.counter("millrace_prompt_tokens_total", "Prompt tokens of accepted requests.")),
       prefix_query_tokens_(
@@ -119,6 +123,10 @@ void EntrypointMetrics::call_failed(recipe::CallProblem problem) const {
 }
 void EntrypointMetrics::rerouted(RerouteReason reason) const {
   reroutes_.with({name_of(reason)}).add();
+}
+
+void EntrypointMetrics::claimed(ClaimAnswer answer) const {
+  claims_.with({answer == ClaimAnswer::kGranted ? "granted" : "gone"}).add();
 }
 
 void EntrypointMetrics::set_requests(std::size_t waiting, std::size_t running) const {

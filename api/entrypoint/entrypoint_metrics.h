@@ -16,6 +16,9 @@ enum class Outcome { kStop, kLength, kStopString, kToolCalls, kCancelled, kDeadl
 /// Why a request was not accepted, for the label of millrace_requests_refused_total.
 enum class Refusal { kInvalid, kQueueFull, kNoEngine, kDraining, kUnauthenticated };
 
+/// What a prefill worker's claim came to.
+enum class ClaimAnswer { kGranted, kGone };
+
 /// The metrics of an entrypoint, made at the start.
 class EntrypointMetrics {
  public:
@@ -26,6 +29,7 @@ class EntrypointMetrics {
   /// A tool call could not be completed; nothing is counted for kNone.
   void call_failed(recipe::CallProblem problem) const;
   void rerouted(RerouteReason reason) const;
+  void claimed(ClaimAnswer answer) const;
   void prompt(std::size_t tokens) const { prompt_tokens_.add(static_cast<double>(tokens)); }
   /// A prompt was prefilled whose KV was looked for; so many of its tokens were not run.
   void prefix(std::size_t prompt_tokens, std::size_t cached_tokens) const {
@@ -50,6 +54,7 @@ class EntrypointMetrics {
   MetricFamily<Counter> refused_;
   MetricFamily<Counter> reroutes_;
   MetricFamily<Counter> call_problems_;
+  MetricFamily<Counter> claims_;
   Counter prompt_tokens_;
   Counter prefix_query_tokens_;
   Counter prefix_hit_tokens_;

@@ -59,6 +59,33 @@ struct FakeRequest {
   Clock::time_point next;
 };
 
+/// Prefills that a worker runs at a time.
+constexpr std::size_t kMostPrefills = 16;
+
+/// How a prefill worker gets its requests: it asks for whatever is offered first, one at a time.
+struct Pull {
+  proto::v1::Offers offers;
+  std::uint64_t claims = 0;
+  bool is_open = false;
+
+  void hear(const proto::v1::EngineCommand& command) {
+    if (command.has_offers()) {
+      offers = command.offers();
+      if (offers.answered_claim() != 0) is_open = false;
+    }
+    if (command.has_start_prefill() && command.start_prefill().answered_claim() != 0) {
+      is_open = false;
+    }
+  }
+
+  void claim(bool has_room, proto::v1::EngineEvents& events) {
+    if (!has_room || is_open || offers.buckets().empty()) return;
+    is_open = true;
+    events.mutable_claim()->set_number(++claims);
+    events.mutable_claim()->set_bucket(offers.buckets(0).bucket());
+  }
+};
+
 struct FakeWorker::Impl final : proto::v1::Engine::Service {
   using Stream = grpc::ServerReaderWriter<proto::v1::EngineEvents, proto::v1::EngineCommand>;
 
@@ -72,6 +99,8 @@ struct FakeWorker::Impl final : proto::v1::Engine::Service {
     std::vector<FakeRequest> requests;
     std::vector<proto::v1::EngineEvent> refusals;
     std::uint64_t started = 0;
+    std::uint64_t loads = 0;
+    Pull pull;
     std::atomic<bool> is_over = false;
     std::mutex stream_mutex;
     std::thread engine([&] {
@@ -89,12 +118,16 @@ struct FakeWorker::Impl final : proto::v1::Engine::Service {
             for (auto& window : windows) *events.add_windows() = std::move(window);
             windows.clear();
           }
-          if (events.events().empty() && events.windows().empty() &&
+          pull.claim(role == admin::WorkerRole::kPrefill && requests.size() < kMostPrefills,
+                     events);
+          if (events.events().empty() && events.windows().empty() && !events.has_claim() &&
               Clock::now() - last_report < 50ms)
             continue;
           events.mutable_load()->set_running(static_cast<std::uint32_t>(requests.size()));
           events.mutable_load()->set_kv_blocks_total(1000);
           events.mutable_load()->set_started_requests(started);
+          events.mutable_load()->set_sequence(++loads);
+          events.mutable_load()->set_wants_more(role == admin::WorkerRole::kPrefill);
           if (last_report == Clock::time_point()) events.set_kv_layout_id(kKvLayout);
         }
         last_report = Clock::now();
@@ -103,6 +136,7 @@ struct FakeWorker::Impl final : proto::v1::Engine::Service {
     });
     while (stream->Read(&command)) {
       const std::lock_guard lock(stream_mutex);
+      pull.hear(command);
       obey(command, requests, refusals, started);
     }
     is_over = true;

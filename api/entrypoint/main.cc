@@ -42,6 +42,7 @@ struct Flags {
   int request_deadline_s = 300;
   int response_store_ttl_s = 30 * 24 * 3600;
   int drain_timeout_s = 60;
+  std::string balance = "millrace";
   std::string cluster_secret;
   std::string api_keys;
   std::string directory_listen = "127.0.0.1:0";
@@ -94,6 +95,11 @@ void add_flags(CLI::App& app, Flags& flags) {
   app.add_option("--default-max-tokens", options.default_max_tokens,
                  "new tokens of a request that names no limit")
       ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--balance", flags.balance,
+                 "how requests are spread over engines: millrace, or for comparison a policy of "
+                 "other gateways (docs/balancing.md): round_robin, least_requests, least_tokens, "
+                 "power_of_two, moving_buckets, overlap_credit")
       ->capture_default_str();
   app.add_option("--max-queue", options.max_queue,
                  "requests without a token yet; more are answered with 429")
@@ -261,6 +267,9 @@ absl::Status run(Flags flags) {
     kv.directory_listen = flags.directory_listen;
     kv.check_timeout = std::chrono::milliseconds(flags.check_timeout_ms);
   }
+  const auto policy = dataplane::routing::parse_policy(flags.balance);
+  if (!policy.ok()) return annotate(policy.status(), "--balance");
+  flags.options.balance = *policy;
   flags.options.context_tokens = model.context_tokens;
   flags.options.request_deadline = std::chrono::seconds(flags.request_deadline_s);
   flags.options.stored_responses.time_to_live = std::chrono::seconds(flags.response_store_ttl_s);

@@ -139,6 +139,11 @@ class RequestFlow {
   bool is_first_token_due() const { return delivered() == 0; }
   /// No decode worker has it yet, and one will be wanted.
   bool is_decode_due() const { return phase_ != Phase::kDecoding && phase_ != Phase::kDone; }
+  /// The attempt that runs at a worker now.
+  std::optional<std::uint32_t> running_attempt() const {
+    const bool is_running = phase_ == Phase::kPrefilling || phase_ == Phase::kDecoding;
+    return is_running ? std::optional(attempt_) : std::nullopt;
+  }
   /// Prompt and delivered tokens.
   const std::vector<TokenId>& tokens() const { return tokens_; }
   std::uint32_t prompt_tokens() const { return prompt_tokens_; }

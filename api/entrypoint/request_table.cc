@@ -23,11 +23,10 @@ Outcome outcome_of(const absl::Status& status) {
 
 }  // namespace
 
-dataplane::routing::RequestSize request_size(std::uint64_t tokens, std::uint64_t max_new_tokens,
-                                             WorkerRole role) {
+std::int64_t kv_blocks_needed(std::uint64_t tokens, std::uint64_t max_new_tokens, WorkerRole role) {
   // A prefill worker keeps the prompt's blocks only.
   const std::uint64_t longest = role == WorkerRole::kPrefill ? tokens : tokens + max_new_tokens;
-  return {.tokens = tokens, .kv_blocks = (longest + kBlockTokens - 1) / kBlockTokens};
+  return static_cast<std::int64_t>((longest + kBlockTokens - 1) / kBlockTokens);
 }
 
 /// What the choices of a request share.
@@ -38,8 +37,10 @@ struct RequestTable::Request {
 };
 
 struct RequestTable::Entry {
-  Entry(Request& owner, std::uint32_t index, EngineChoice what, const EngineRequest& how)
-      : request(owner),
+  Entry(Order number, Request& owner, std::uint32_t index, EngineChoice what,
+        const EngineRequest& how)
+      : order(number),
+        request(owner),
         choice(index),
         request_id(index == 0 ? owner.id : str_cat(owner.id, ".", index)),
         flow(std::move(what.prompt), what.max_new_tokens),
@@ -49,14 +50,26 @@ struct RequestTable::Entry {
         deadline(how.deadline) {}
 
   StartContext start_context() const {
-    return {.request_id = request_id,
-            .flow = flow,
-            .sampling = sampling,
-            .kv = kv.get(),
-            .time_left =
-                std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now())};
+    return {
+        .request_id = request_id,
+        .flow = flow,
+        .sampling = sampling,
+        .kv = kv.get(),
+        .time_left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()),
+        .answered_claim = answering};
   }
 
+  /// Tokens that go to a worker now.
+  std::int64_t length() const { return static_cast<std::int64_t>(flow.tokens().size()); }
+  /// Of those, that a prefill worker probably finds stored; it runs one at least.
+  std::int64_t expected_hit() const {
+    return kv == nullptr ? 0 : std::min<std::int64_t>(kv->hit_tokens, length() - 1);
+  }
+  std::int64_t kv_blocks(WorkerRole role) const {
+    return kv_blocks_needed(flow.tokens().size(), flow.max_new_tokens() - flow.delivered(), role);
+  }
+
+  const Order order;
   Request& request;
   const std::uint32_t choice;
   const std::string request_id;  // of the choice: the engines' key
@@ -67,18 +80,28 @@ struct RequestTable::Entry {
   const TimePoint deadline;
   TimePoint first_token;
   TimePoint last_token;
+  bool is_offered = false;      // to prefill workers
+  bool was_offered = false;     // at some time: it counted as demand then
+  std::uint64_t answering = 0;  // the claim that it is being given for
+  /// What is charged for it, and where: the guard that it is released once.
+  struct Charged {
+    std::string worker_id;
+    std::uint32_t attempt = 0;
+  };
+  std::optional<Charged> charged;
   bool is_counted_waiting = false;
   std::uint64_t counted_pending = 0;  // tokens within pending_tokens_
   common::http::EventLoop::Timer deadline_timer;
 };
 
 RequestTable::RequestTable(common::http::EventLoop& loop, Logger log,
-                           const EntrypointMetrics& metrics, EnginePool& pool,
+                           const EntrypointMetrics& metrics, EnginePool& pool, Balancer& balancer,
                            std::function<void()> on_change)
     : loop_(loop),
       log_(std::move(log)),
       metrics_(metrics),
       pool_(pool),
+      balancer_(balancer),
       on_change_(std::move(on_change)) {}
 
 RequestTable::~RequestTable() = default;
@@ -92,7 +115,7 @@ void RequestTable::add(EngineRequest request, std::unique_ptr<OutputSink> sink) 
   for (std::uint32_t i = 0; i < request.choices.size(); ++i) {
     const Order order = next_order_++;
     metrics_.prompt(request.choices[i].prompt.size());
-    auto entry = std::make_unique<Entry>(owner, i, std::move(request.choices[i]), request);
+    auto entry = std::make_unique<Entry>(order, owner, i, std::move(request.choices[i]), request);
     entry->deadline_timer = loop_.after(entry->deadline - Clock::now(), [this, order] {
       apply(order, flow_event::DeadlinePassed{});
     });
@@ -130,6 +153,22 @@ void RequestTable::on_events(const std::string& worker_id, const proto::v1::Engi
                                             event.prefilled().handover().export_id()}));
     }
   }
+  if (events.has_claim()) on_claim(worker_id, events);
+}
+
+/// A prefill worker asks for the request of a bucket: it gets it, or hears what there is instead.
+void RequestTable::on_claim(const std::string& worker_id, const proto::v1::EngineEvents& events) {
+  const proto::v1::Claim& claim = events.claim();
+  const int bucket = static_cast<int>(std::min<std::uint32_t>(claim.bucket(), 1 << 20));
+  if (const auto order = balancer_.grant(worker_id, bucket)) {
+    entries_.at(*order)->answering = claim.number();
+    apply(*order, flow_event::Assigned{worker_id});
+    metrics_.claimed(ClaimAnswer::kGranted);
+    return;
+  }
+  metrics_.claimed(ClaimAnswer::kGone);
+  pool_.send(worker_id, offers_command(balancer_.news_for(worker_id), balancer_.view_version(),
+                                       claim.number(), Clock::now()));
 }
 
 void RequestTable::on_lost(const std::string& worker_id) {
@@ -150,21 +189,32 @@ void RequestTable::apply(Order order, const FlowEvent& event) {
       return;
     }
   }
+  settle(entry);
   update_counts(entry);
   // Whoever holds no worker now wants one, at once or later.
   const bool is_waiting = entry.flow.wanted_role(TimePoint::max()).has_value();
-  if (is_waiting && unassigned_.insert(order).second) dispatch();
+  if (is_waiting && !entry.is_offered && unassigned_.insert(order).second) dispatch();
 }
 
 /// How the request ended, when it is over.
 std::optional<Outcome> RequestTable::run(Entry& entry, const FlowCommand& command) {
   using namespace flow_command;
   if (const auto* prefill = std::get_if<StartPrefill>(&command)) {
-    pool_.start(prefill->worker_id, start_prefill_command(entry.start_context(), *prefill),
-                size_of(entry, WorkerRole::kPrefill));
+    const std::int64_t cached = entry.expected_hit();
+    start(entry, prefill->worker_id, prefill->attempt,
+          start_prefill_command(entry.start_context(), *prefill),
+          {.requests = 1,
+           .quota_ns = balancer_.quota_ns(entry.length() - cached, cached),
+           .kv_tokens = entry.length(),
+           .rows = entry.length() - cached,
+           .kv_blocks = entry.kv_blocks(WorkerRole::kPrefill)});
+    entry.answering = 0;
   } else if (const auto* decode = std::get_if<StartDecode>(&command)) {
-    pool_.start(decode->worker_id, start_decode_command(entry.start_context(), *decode),
-                size_of(entry, WorkerRole::kDecode));
+    start(entry, decode->worker_id, decode->attempt,
+          start_decode_command(entry.start_context(), *decode),
+          {.requests = 1,
+           .kv_tokens = entry.length(),
+           .kv_blocks = entry.kv_blocks(WorkerRole::kDecode)});
   } else if (const auto* stop = std::get_if<Cancel>(&command)) {
     pool_.send(stop->worker_id, cancel_command(entry.request_id, *stop));
   } else if (const auto* cached = std::get_if<Cached>(&command)) {
@@ -200,6 +250,22 @@ std::optional<Outcome> RequestTable::run(Entry& entry, const FlowCommand& comman
   return std::nullopt;
 }
 
+void RequestTable::start(Entry& entry, const std::string& worker_id, std::uint32_t attempt,
+                         proto::v1::EngineCommand command,
+                         const dataplane::routing::Charge& charge) {
+  settle(entry);
+  entry.is_offered = false;
+  entry.charged = Entry::Charged{worker_id, attempt};
+  pool_.start(worker_id, std::move(command), {entry.order, attempt}, charge);
+}
+
+/// Releases what is charged for an attempt that runs no more.
+void RequestTable::settle(Entry& entry) {
+  if (!entry.charged || entry.flow.running_attempt() == entry.charged->attempt) return;
+  pool_.release(entry.charged->worker_id, {entry.order, entry.charged->attempt});
+  entry.charged.reset();
+}
+
 /// A choice is over; a failure takes its siblings along.
 void RequestTable::finish(Order order, Outcome outcome) {
   const auto it = entries_.find(order);
@@ -208,6 +274,8 @@ void RequestTable::finish(Order order, Outcome outcome) {
   entries_.erase(it);
   order_of_.erase(entry->request_id);
   unassigned_.erase(order);
+  balancer_.remove(order);
+  settle(*entry);
   Request& request = entry->request;
   std::erase(request.open, order);
   if (entry->is_counted_waiting) --waiting_for_first_token_;
@@ -236,49 +304,83 @@ void RequestTable::update_counts(Entry& entry) {
   metrics_.set_requests(waiting_for_first_token_, entries_.size() - waiting_for_first_token_);
 }
 
-dataplane::routing::RequestSize RequestTable::size_of(const Entry& entry, WorkerRole role) const {
-  const std::uint64_t left = entry.flow.max_new_tokens() - entry.flow.delivered();
-  return request_size(entry.flow.tokens().size(), left, role);
-}
-
 void RequestTable::dispatch() {
   metrics_.set_workers(pool_.accepting(WorkerRole::kPrefill), pool_.accepting(WorkerRole::kDecode));
-  if (unassigned_.empty()) return;
-  bool prefill_is_full = false;
   // A copy: a request that cannot be served is taken out while we look.
   const std::vector<Order> orders(unassigned_.begin(), unassigned_.end());
   for (const Order order : orders) {
-    if (try_assign(order, prefill_is_full)) unassigned_.erase(order);
+    if (try_assign(order)) unassigned_.erase(order);
   }
+  serve_prefills();
   arm_retry();
 }
 
-/// True when the request has a worker, or is over. Prefills are first in, first out: once one finds
-/// no room, later ones wait behind it.
-bool RequestTable::try_assign(Order order, bool& prefill_is_full) {
+/// True when the request has a worker, is offered to some, or is over.
+bool RequestTable::try_assign(Order order) {
   const auto it = entries_.find(order);
   if (it == entries_.end()) return true;
   Entry& entry = *it->second;
   const auto role = entry.flow.wanted_role(Clock::now());
-  if (!role || (*role == WorkerRole::kPrefill && prefill_is_full)) return false;
-  const EnginePool::Choice choice = pool_.choose(*role, size_of(entry, *role), pending_tokens_);
-  switch (choice.capacity) {
-    case Capacity::kNow:
-      apply(order, flow_event::Assigned{choice.worker_id});
-      return true;
-    case Capacity::kLater:
-      prefill_is_full = true;
-      return false;
-    case Capacity::kNoEngine:
-      return false;
-    case Capacity::kNever:
-      entry.request.sink->fail(absl::InvalidArgumentError(
-          str_cat("a prompt of ", entry.flow.prompt_tokens(), " tokens and up to ",
-                  entry.flow.max_new_tokens(), " new ones do not fit the engines' KV memory")));
-      finish(order, Outcome::kError);
-      return true;
+  if (!role) return false;
+  if (*role == WorkerRole::kDecode) return seek_decode(order, entry);
+  seek_prefill(order, entry);
+  return true;
+}
+
+/// From now on it waits for a prefill worker.
+void RequestTable::seek_prefill(Order order, Entry& entry) {
+  const absl::Status status = balancer_.add({.request = order,
+                                             .tokens = entry.length(),
+                                             .cached = entry.expected_hit(),
+                                             .kv_blocks = entry.kv_blocks(WorkerRole::kPrefill),
+                                             .since = entry.arrival,
+                                             .is_new = !std::exchange(entry.was_offered, true)});
+  entry.is_offered = status.ok();
+  if (!status.ok()) fail(order, status);
+}
+
+bool RequestTable::seek_decode(Order order, Entry& entry) {
+  if (pool_.accepting(WorkerRole::kDecode) == 0) return false;
+  const auto worker_id =
+      balancer_.choose_decode({.tokens = entry.length(),
+                               .kv_blocks = entry.kv_blocks(WorkerRole::kDecode),
+                               .pending_tokens = static_cast<std::int64_t>(pending_tokens_)});
+  if (worker_id) {
+    apply(order, flow_event::Assigned{*worker_id});
+  } else {
+    refuse_too_long(order);
   }
-  return false;
+  return true;
+}
+
+void RequestTable::refuse_too_long(Order order) {
+  const RequestFlow& flow = entries_.at(order)->flow;
+  fail(order, absl::InvalidArgumentError(str_cat("a prompt of ", flow.prompt_tokens(),
+                                                 " tokens and up to ", flow.max_new_tokens(),
+                                                 " new ones do not fit the engines' KV memory")));
+}
+
+/// The choice has no worker, and gets none.
+void RequestTable::fail(Order order, const absl::Status& status) {
+  entries_.at(order)->request.sink->fail(status);
+  finish(order, outcome_of(status));
+}
+
+/// Pushes waiting prefills, or tells workers of them.
+void RequestTable::serve_prefills() {
+  while (const auto order = balancer_.hopeless()) refuse_too_long(*order);
+  while (const auto push = balancer_.next_push(Clock::now())) {
+    apply(push->request, flow_event::Assigned{push->worker_id});
+  }
+  const TimePoint now = Clock::now();
+  for (const Balancer::News& news : balancer_.take_news(now)) {
+    pool_.send(news.worker_id, offers_command(news, balancer_.view_version(), 0, now));
+  }
+  if (const auto next = balancer_.next_news()) {
+    news_ = loop_.after(*next - now, [this] { serve_prefills(); });
+  } else {
+    news_ = {};
+  }
 }
 
 /// Looks again when the first back-off ends.

@@ -10,6 +10,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "api/entrypoint/balancer.h"
 #include "api/entrypoint/engine_pool.h"
 #include "api/entrypoint/entrypoint_metrics.h"
 #include "api/entrypoint/kv_scope.h"
@@ -54,11 +55,11 @@ struct EngineRequest {
   TimePoint deadline;
 };
 
-/// What a request takes at a worker of that role: its tokens now, and its KV blocks there at most.
-dataplane::routing::RequestSize request_size(std::uint64_t tokens, std::uint64_t max_new_tokens,
-                                             admin::WorkerRole role);
+/// KV blocks that a request of so many tokens may come to hold at a worker of that role.
+std::int64_t kv_blocks_needed(std::uint64_t tokens, std::uint64_t max_new_tokens,
+                              admin::WorkerRole role);
 
-/// All accepted requests: first in, first out to the workers, events to the requests they belong
+/// All accepted requests: to the workers as the balancer says, events to the requests they belong
 /// to, tokens to the sinks. Every choice of a request ends exactly once: complete, failed (its
 /// deadline at the latest) or cancelled; when one fails, its siblings are cancelled. Sizes and
 /// metrics count choices. Belongs to the loop's thread.
@@ -66,7 +67,7 @@ class RequestTable {
  public:
   /// All borrowed. `on_change` is called after requests ended.
   RequestTable(common::http::EventLoop& loop, Logger log, const EntrypointMetrics& metrics,
-               EnginePool& pool, std::function<void()> on_change);
+               EnginePool& pool, Balancer& balancer, std::function<void()> on_change);
   ~RequestTable();
 
   void add(EngineRequest request, std::unique_ptr<OutputSink> sink);
@@ -76,7 +77,7 @@ class RequestTable {
 
   void on_events(const std::string& worker_id, const proto::v1::EngineEvents& events);
   void on_lost(const std::string& worker_id);
-  /// Gives waiting requests to workers, as far as there is room.
+  /// Gives waiting requests to workers, as far as there is room, or offers them.
   void dispatch();
 
   std::size_t size() const { return entries_.size(); }
@@ -90,25 +91,35 @@ class RequestTable {
 
   void apply(Order order, const FlowEvent& event);
   std::optional<Outcome> run(Entry& entry, const FlowCommand& command);
-  bool try_assign(Order order, bool& prefill_is_full);
+  bool try_assign(Order order);
+  void seek_prefill(Order order, Entry& entry);
+  bool seek_decode(Order order, Entry& entry);
+  void serve_prefills();
+  void on_claim(const std::string& worker_id, const proto::v1::EngineEvents& events);
+  void start(Entry& entry, const std::string& worker_id, std::uint32_t attempt,
+             proto::v1::EngineCommand command, const dataplane::routing::Charge& charge);
+  void refuse_too_long(Order order);
+  void fail(Order order, const absl::Status& status);
   void finish(Order order, Outcome outcome);
+  void settle(Entry& entry);
   void update_counts(Entry& entry);
   void arm_retry();
-  dataplane::routing::RequestSize size_of(const Entry& entry, admin::WorkerRole role) const;
 
   common::http::EventLoop& loop_;
   const Logger log_;
   const EntrypointMetrics& metrics_;
   EnginePool& pool_;
+  Balancer& balancer_;
   const std::function<void()> on_change_;
   Order next_order_ = 1;
   std::unordered_map<std::string, std::unique_ptr<Request>> requests_;  // by id
   std::map<Order, std::unique_ptr<Entry>> entries_;                     // their choices
   std::unordered_map<std::string, Order> order_of_;                     // by the choice's id
-  std::set<Order> unassigned_;  // want a worker, now or after a back-off
+  std::set<Order> unassigned_;  // want a worker now or after a back-off, and are not offered yet
   std::size_t waiting_for_first_token_ = 0;
   std::uint64_t pending_tokens_ = 0;  // of choices that no decode worker has yet
   common::http::EventLoop::Timer retry_;
+  common::http::EventLoop::Timer news_;
 };
 
 }  // namespace millrace::api::entrypoint

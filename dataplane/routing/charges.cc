@@ -11,6 +11,8 @@ Charge& operator+=(Charge& sum, const Charge& part) {
   sum.requests += part.requests;
   sum.quota_ns += part.quota_ns;
   sum.kv_tokens += part.kv_tokens;
+  sum.rows += part.rows;
+  sum.kv_blocks += part.kv_blocks;
   return sum;
 }
 
@@ -18,11 +20,14 @@ Charge& operator-=(Charge& sum, const Charge& part) {
   sum.requests -= part.requests;
   sum.quota_ns -= part.quota_ns;
   sum.kv_tokens -= part.kv_tokens;
+  sum.rows -= part.rows;
+  sum.kv_blocks -= part.kv_blocks;
   return sum;
 }
 
 bool is_valid(const Charge& charge) {
-  return charge.requests >= 0 && charge.quota_ns >= 0 && charge.kv_tokens >= 0;
+  return charge.requests >= 0 && charge.quota_ns >= 0 && charge.kv_tokens >= 0 &&
+         charge.rows >= 0 && charge.kv_blocks >= 0;
 }
 
 }  // namespace

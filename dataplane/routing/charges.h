@@ -20,8 +20,10 @@ struct ChargeKey {
 /// What a request adds to the load of the rank it goes to.
 struct Charge {
   std::int64_t requests = 0;
-  std::int64_t quota_ns = 0;
-  std::int64_t kv_tokens = 0;
+  std::int64_t quota_ns = 0;   ///< prefill: predicted compute
+  std::int64_t kv_tokens = 0;  ///< of its prompt and what was generated
+  std::int64_t rows = 0;       ///< prefill: still to run
+  std::int64_t kv_blocks = 0;  ///< that it may come to hold
 
   friend bool operator==(const Charge&, const Charge&) = default;
 };

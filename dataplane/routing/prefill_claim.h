@@ -3,6 +3,7 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <span>
 #include <vector>
@@ -25,8 +26,14 @@ struct ClaimLimits {
   /// never waits for a request and hardly a request for a rank that another instance has free.
   std::int64_t quota_per_rank_ns = 600'000'000;
 
+  /// Requests waiting at an instance beyond which it wants no more, however short they are.
+  std::int64_t max_requests = std::numeric_limits<std::int64_t>::max();
+
   /// How much longer another bucket's request must have waited than those it serves itself.
   std::chrono::nanoseconds head_start = std::chrono::seconds(1);
+
+  /// An entrypoint that has not answered a claim for so long is left aside until it does.
+  std::chrono::nanoseconds answer_time = std::chrono::milliseconds(100);
 };
 
 /// The rank with the least queued compute; equal ones: the lower index. `queued_ns` is not empty.

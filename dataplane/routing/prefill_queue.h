@@ -18,8 +18,9 @@ using RequestNumber = std::uint64_t;
 /// A request that waits for a prefill instance.
 struct WaitingPrefill {
   RequestNumber request = 0;
-  std::int64_t quota_ns = 0;  ///< predicted compute of the rows that have to run
-  TimePoint since;            ///< when it began to wait; kept when it comes back after a failure
+  std::int64_t quota_ns = 0;   ///< predicted compute of the rows that have to run
+  TimePoint since;             ///< when it began to wait; kept when it comes back after a failure
+  std::int64_t kv_blocks = 0;  ///< that it takes of a worker's pool
 };
 
 /// The requests of one entrypoint that no prefill instance has yet: by bucket, first in first out.

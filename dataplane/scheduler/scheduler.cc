@@ -160,9 +160,11 @@ SchedulerLoad Scheduler::load() const {
                      .waiting = static_cast<int>(waiting_.size()),
                      .waiting_tokens = waiting_rows_,
                      .kv_blocks_used = blocks_used_};
-  for (const RequestId id : admitted_) {
-    const Entry& running = requests_.at(id);
-    load.waiting_tokens += running.request.rows - running.rows_done;
+  for (const auto& [id, entry] : requests_) {
+    const int rows_left = entry.request.rows - entry.rows_done;
+    if (entry.state != State::kWaiting) load.waiting_tokens += rows_left;
+    const int hit = std::min(entry.request.awaits_kv ? entry.request.expected_hit : 0, rows_left);
+    load.queued_ns += cost::quota_ns(cost_, rows_left - hit, entry.rows_done + hit);
   }
   return load;
 }

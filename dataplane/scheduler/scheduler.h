@@ -31,8 +31,8 @@ struct SchedulerLimits {
   int kv_blocks = 2048;
   int max_waiting = 256;                      ///< requests in the waiting queue
   std::int64_t max_waiting_tokens = 8 << 20;  ///< their rows together: bounds the queue's memory
-  double step_budget_ns = 300e6;  ///< predicted compute of a step's prefill, once costs are known
-  double share_cap = 1.0;         ///< of that, for one prefill while others wait
+  double step_budget_ns = 300e6;              ///< predicted compute of a step's prefill
+  double share_cap = 1.0;                     ///< of that, for one prefill while others wait
 };
 
 enum class Work {
@@ -47,6 +47,7 @@ struct NewRequest {
   int capacity_tokens = 1;  ///< positions it may reach on this worker
   TimePoint deadline;
   bool awaits_kv = false;  ///< kPrefill: is not admitted before begin_at(), and may be overtaken
+  int expected_hit = 0;    ///< rows before it that will probably not run; for the load alone
 };
 
 /// Rows of one request in a step.
@@ -68,6 +69,7 @@ struct SchedulerLoad {
   int running = 0;  ///< admitted requests
   int waiting = 0;
   std::int64_t waiting_tokens = 0;  ///< rows queued, and rows left of running prefills
+  std::int64_t queued_ns = 0;       ///< predicted compute of those rows
   int kv_blocks_used = 0;           ///< reserved by admitted requests
 };
 
@@ -101,7 +103,7 @@ class Scheduler {
   /// An admitted kDecode request has been brought in: from now on it takes a row of every step.
   void start_decoding(RequestId id);
 
-  /// What prefill rows cost here, from now on. Until then rows alone bound a step.
+  /// What prefill rows cost here, from now on.
   void set_cost(const cost::CostModel& model) { cost_ = model; }
 
   /// The rows of the next step; empty when there is nothing to run.
@@ -132,7 +134,7 @@ class Scheduler {
   void plan_prefills(int rows_left, std::vector<StepSlice>& slices) const;
 
   SchedulerLimits limits_;
-  cost::CostModel cost_{.linear = 1e-9};  // as good as nothing: any chunk fits any budget
+  cost::CostModel cost_ = cost::kUnmeasuredCost;
   std::map<RequestId, Entry> requests_;
   std::deque<RequestId> waiting_;
   std::vector<RequestId> admitted_;  // in order of admission

@@ -299,8 +299,7 @@ TEST(Scheduler, CutsPrefillsWhereThePredictedComputeOfAStepIsUsedUp) {
           .ok());
   scheduler.begin_turn(TimePoint());
   ASSERT_EQ(scheduler.plan_step().size(), 1U);
-  EXPECT_EQ(scheduler.plan_step()[0].row_count, 512)
-      << "nothing is known of costs: rows bound a step";
+  EXPECT_EQ(scheduler.plan_step()[0].row_count, 128) << "before it is measured, 0.1 ms a row";
   // q rows behind c cost 5 q + q c / 100: 200 rows at first, then 142 behind 200.
   scheduler.set_cost({.cross = 0.01, .linear = 5});
   std::vector<StepSlice> step = scheduler.plan_step();
@@ -316,6 +315,34 @@ TEST(Scheduler, CutsPrefillsWhereThePredictedComputeOfAStepIsUsedUp) {
   step = scheduler.plan_step();
   ASSERT_EQ(step.size(), 1U);
   EXPECT_EQ(step[0].row_count, 128);
+}
+
+TEST(Scheduler, TellsTheComputeThatIsQueued) {
+  Scheduler scheduler = *Scheduler::create({.max_step_rows = 100, .max_sequences = 1});
+  scheduler.set_cost({.cross = 0.5, .linear = 3, .fixed = 10});
+  const auto later = TimePoint::max();
+  ASSERT_TRUE(
+      scheduler.enqueue({.id = 1, .rows = 150, .capacity_tokens = 150, .deadline = later}).ok());
+  EXPECT_EQ(scheduler.load().queued_ns, 460);
+  // 40 rows behind 160 whose KV is probably stored.
+  ASSERT_TRUE(scheduler
+                  .enqueue({.id = 2,
+                            .rows = 200,
+                            .capacity_tokens = 200,
+                            .deadline = later,
+                            .awaits_kv = true,
+                            .expected_hit = 160})
+                  .ok());
+  EXPECT_EQ(scheduler.load().queued_ns, 460 + 40 * 3 + 40 * 160 / 2 + 10);
+  // Only 100 could be had.
+  scheduler.begin_at(2, 100);
+  EXPECT_EQ(scheduler.load().queued_ns, 460 + 100 * 3 + 100 * 100 / 2 + 10);
+  scheduler.remove(2);
+  scheduler.begin_turn(TimePoint());
+  scheduler.step_done(scheduler.plan_step());
+  EXPECT_EQ(scheduler.load().queued_ns, 50 * 3 + 50 * 100 / 2 + 10);
+  scheduler.step_done(scheduler.plan_step());
+  EXPECT_EQ(scheduler.load().queued_ns, 0) << "on hold: nothing is left to run";
 }
 
 TEST(Scheduler, AShareOfTheStepKeepsALongPrefillFromTakingAllOfIt) {

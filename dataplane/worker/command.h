@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "common/time_point.h"
 #include "common/types.h"
+#include "dataplane/cost/cost_model.h"
 #include "dataplane/sampling/params.h"
 #include "dataplane/sampling/sampler.h"
 #include "dataplane/transfer/handover.h"
@@ -76,6 +77,7 @@ struct OpenStream {
 /// Run all tokens, choose the next one, hand over.
 struct StartPrefill {
   RequestSpec spec;
+  std::uint64_t answered_claim = 0;  ///< 0: it came without one
 };
 /// Bring in the KV of all tokens but the last, which has none yet, and go on from there.
 struct StartDecode {
@@ -115,11 +117,15 @@ struct WindowStored {
   int anchor = 0;
   storage::swa::WindowLocation location;
 };
+/// What prefill costs in this cluster: holds until this worker has measured its own steps.
+struct PublishedCost {
+  cost::CostModel model;
+};
 /// Refuse new requests from now on.
 struct BeginDrain {};
 
 using Command = std::variant<OpenStream, StartPrefill, StartDecode, Cancel, CloseStream, ImportDone,
-                             KvFetched, WindowStored, BeginDrain>;
+                             KvFetched, WindowStored, PublishedCost, BeginDrain>;
 
 enum class FinishReason { kNone, kStop, kLength };
 
@@ -148,9 +154,12 @@ struct Load {
   int waiting = 0;
   std::int64_t waiting_tokens = 0;
   std::int64_t kv_tokens = 0;  ///< prompt and generated tokens of all requests
+  std::int64_t queued_ns = 0;  ///< predicted compute of prefill rows that are left
+  bool wants_more = false;     ///< it would claim if anything were offered
   int kv_blocks_used = 0;
   int kv_blocks_total = 0;
   bool is_draining = false;
+  std::optional<cost::CostModel> prefill_cost = std::nullopt;  ///< of measured steps
 };
 
 /// What one stream is told after a turn of the engine.

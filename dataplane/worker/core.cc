@@ -14,6 +14,8 @@ namespace {
 
 /// A refit costs well under a millisecond; 64 steps of prefill are seconds.
 constexpr int kStepsBetweenFits = 64;
+/// Until costs are known they are looked for more often.
+constexpr int kStepsBeforeFirstFit = 16;
 
 /// After these a hand-over is still good for another worker, so its source keeps it.
 bool leaves_handover_valid(absl::StatusCode code) {
@@ -80,6 +82,8 @@ void Core::on_command(Command command) {
   } else if (auto* stored = std::get_if<WindowStored>(&command)) {
     const auto stream = streams_.find(stored->stream);
     if (stream != streams_.end()) stream->second.windows.push_back(std::move(*stored));
+  } else if (const auto* published = std::get_if<PublishedCost>(&command)) {
+    if (!is_cost_known_) scheduler_.set_cost(published->model);
   } else {
     is_draining_ = true;
   }
@@ -108,7 +112,8 @@ void Core::start(RequestSpec spec, scheduler::Work work, const transfer::Handove
                                  .rows = is_prefill ? token_count : 0,
                                  .capacity_tokens = is_prefill ? token_count : positions_of(spec),
                                  .deadline = spec.deadline,
-                                 .awaits_kv = stored_tokens > 0});
+                                 .awaits_kv = stored_tokens > 0,
+                                 .expected_hit = stored_tokens});
   }
   if (!status.ok()) {
     if (handover != nullptr && !leaves_handover_valid(status.code())) {
@@ -441,7 +446,10 @@ bool Core::has_rows() const { return !scheduler_.plan_step().empty(); }
 bool Core::is_idle() const { return requests_.empty() && exports_.usage().exports == 0; }
 
 bool Core::on_step_measured(cost::PrefillSample step) {
-  if (!fit_window_.add(step) || ++steps_since_fit_ < kStepsBetweenFits) return false;
+  if (!fit_window_.add(step)) return false;
+  if (++steps_since_fit_ < (is_cost_known_ ? kStepsBetweenFits : kStepsBeforeFirstFit)) {
+    return false;
+  }
   steps_since_fit_ = 0;
   const absl::StatusOr<cost::PrefillFit> fit = fit_window_.refit();
   if (!fit.ok()) return false;  // too few kinds of steps so far
@@ -462,9 +470,12 @@ Load Core::load() const {
           .waiting = load.waiting,
           .waiting_tokens = load.waiting_tokens,
           .kv_tokens = kv_tokens,
+          .queued_ns = load.queued_ns,
+          .wants_more = false,
           .kv_blocks_used = load.kv_blocks_used,
           .kv_blocks_total = config_.limits.kv_blocks,
-          .is_draining = is_draining_};
+          .is_draining = is_draining_,
+          .prefill_cost = is_cost_known_ ? std::optional(prefill_cost_) : std::nullopt};
 }
 
 }  // namespace millrace::dataplane::worker

@@ -20,7 +20,7 @@ class BatchSink {
  public:
   virtual ~BatchSink() = default;
   /// One batch per open stream; those without events carry news of the load only.
-  virtual void deliver(std::vector<StreamBatch> batches, const Load& load) = 0;
+  virtual void deliver(std::vector<StreamBatch> batches, Load load) = 0;
   /// The engine has let go of the stream: nothing of it is left.
   virtual void on_stream_closed(StreamId stream) = 0;
 };

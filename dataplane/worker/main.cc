@@ -44,6 +44,8 @@ struct Options {
   /// A cancel waits for the step under way: 256 rows keep that well under a second on a busy CPU,
   /// where 512 rows of a long context were seen to take most of one.
   engine::EngineLimits limits{.max_step_rows = 256, .threads = 0};
+  double step_budget_ms = 300;
+  double share_cap = 1;
   std::string ready_file;
   std::string log_level = "info";
 };
@@ -73,6 +75,15 @@ void declare(CLI::App& app, Options& options) {
   app.add_option("--max-sequences", options.limits.max_sequences, "Requests that run at one time")
       ->capture_default_str();
   app.add_option("--step-rows", options.limits.max_step_rows, "Tokens of one engine step")
+      ->capture_default_str();
+  app.add_option("--step-budget-ms", options.step_budget_ms,
+                 "Predicted compute of a prefill step at most; a prefill worker claims requests "
+                 "while less than two steps are queued")
+      ->check(CLI::Range(1.0, 60'000.0))
+      ->capture_default_str();
+  app.add_option("--share-cap", options.share_cap,
+                 "Share of a step's budget for one prefill while others wait; 1: no limit")
+      ->check(CLI::Range(0.01, 1.0))
       ->capture_default_str();
   app.add_option("--threads", options.limits.threads,
                  "Threads that compute a step; 0: one for each core this process may use")
@@ -147,6 +158,8 @@ absl::Status run(const Options& options, const Logger& log) {
   config.limits.max_step_rows = options.limits.max_step_rows;
   config.limits.max_sequences = options.limits.max_sequences;
   config.limits.kv_blocks = options.limits.kv_blocks;
+  config.limits.step_budget_ns = options.step_budget_ms * 1e6;
+  config.limits.share_cap = options.share_cap;
   ASSIGN_OR_RETURN(const std::unique_ptr<WorkerServer> server,
                    WorkerServer::start(config, std::move(engine), registry, log));
   ASSIGN_OR_RETURN(const std::unique_ptr<MetricsServer> metrics,

@@ -1,7 +1,9 @@
 #include "dataplane/worker/session.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "common/annotate.h"
 #include "common/str_cat.h"
 #include "dataplane/worker/worker_server.h"
 
@@ -51,6 +53,14 @@ void Session::on_hello() {
     finish(to_grpc(status), Outbox::kDrop);
     return;
   }
+  if (incoming_.hello().has_prefill_cost()) {
+    const absl::StatusOr<cost::CostModel> cost = from_wire(incoming_.hello().prefill_cost());
+    if (!cost.ok()) {
+      finish(to_grpc(annotate(cost.status(), "hello.prefill_cost")), Outbox::kDrop);
+      return;
+    }
+    owner_.on_cost(*cost);
+  }
   entrypoint_id_ = incoming_.hello().entrypoint_id().substr(0, kMaxRequestIdBytes);
   is_opened_ = true;
   commands_.push_control(OpenStream{stream_});
@@ -60,12 +70,29 @@ void Session::on_hello() {
   is_greeted_ = true;
   load_ = load;
   proto::v1::EngineEvents greeting;
-  to_wire(load_, started_requests_, greeting);
+  add_load(greeting);
   if (naming_) greeting.set_kv_layout_id(naming_->layout_id);
   enqueue(std::move(greeting));
 }
 
+void Session::on_offers() {
+  const absl::StatusOr<StreamOffers> offers = from_wire(incoming_.offers(), Clock::now());
+  if (offers.ok()) {
+    owner_.on_offers(stream_, *offers);
+  } else {
+    finish(to_grpc(offers.status()), Outbox::kDrop);
+  }
+}
+
 void Session::on_command() {
+  if (incoming_.has_offers()) {
+    on_offers();
+    return;
+  }
+  // Before anything can be wrong with it: whatever comes of the request, the claim is answered.
+  if (incoming_.has_start_prefill() && incoming_.start_prefill().answered_claim() != 0) {
+    owner_.on_granted(stream_, incoming_.start_prefill().answered_claim());
+  }
   const std::optional<RequestKey> key = start_key(incoming_);
   absl::StatusOr<Command> command = from_wire(stream_, incoming_, Clock::now(), naming_);
   if (!command.ok()) {
@@ -74,11 +101,27 @@ void Session::on_command() {
     key ? answer_failed(*key, command.status()) : finish(to_grpc(command.status()), Outbox::kDrop);
     return;
   }
-  if (commands_.try_push(*std::move(command))) return;
+  if (queue(*std::move(command))) return;
   const absl::Status full = absl::ResourceExhaustedError("the worker's command queue is full");
   // A lost Cancel would leave a request running that nobody wants: the stream ends instead, and all
   // its requests with it.
   key ? answer_failed(*key, full) : finish(to_grpc(full), Outbox::kDrop);
+}
+
+/// Puts a command into the engine's queue; false when that is full.
+bool Session::queue(Command command) {
+  const auto* prefill = std::get_if<StartPrefill>(&command);
+  const bool is_start = prefill != nullptr || std::holds_alternative<StartDecode>(command);
+  if (!is_start) return commands_.try_push(std::move(command));
+  const auto tokens =
+      prefill == nullptr ? 0 : static_cast<std::int64_t>(prefill->spec.tokens.size());
+  const std::int64_t hit =
+      prefill == nullptr || !prefill->spec.kv ? 0 : prefill->spec.kv->hit_tokens;
+  const std::int64_t cached = std::min(hit, std::max<std::int64_t>(tokens - 1, 0));
+  owner_.on_coming(stream_, tokens - cached, cached);
+  if (commands_.try_push(std::move(command))) return true;
+  owner_.on_not_coming(stream_);
+  return false;
 }
 
 void Session::answer_failed(const RequestKey& key, const absl::Status& status) {
@@ -87,7 +130,7 @@ void Session::answer_failed(const RequestKey& key, const absl::Status& status) {
   std::lock_guard lock(mutex_);
   // Not taken up by the engine: counted here, so that the sender's charge is still settled.
   ++refused_requests_;
-  to_wire(load_, started_requests_ + refused_requests_, message);
+  add_load(message);
   enqueue(std::move(message));
 }
 
@@ -97,11 +140,20 @@ void Session::push(const StreamBatch& batch, const Load& load) {
   std::lock_guard lock(mutex_);
   load_ = load;
   started_requests_ = batch.started_requests;
-  if (batch.events.empty() && batch.windows.empty()) return;
+  const bool is_wish_news = load.wants_more && !has_told_wish_;
+  if (batch.events.empty() && batch.windows.empty() && !is_wish_news) return;
   proto::v1::EngineEvents message;
   for (const Event& event : batch.events) to_wire(event, message);
   for (const WindowStored& window : batch.windows) to_wire(window, message);
-  to_wire(load_, started_requests_ + refused_requests_, message);
+  add_load(message);
+  enqueue(std::move(message));
+}
+
+void Session::claim(const routing::ClaimDesk::Claim& claim) {
+  proto::v1::EngineEvents message;
+  to_wire(claim, message);
+  std::lock_guard lock(mutex_);
+  add_load(message);
   enqueue(std::move(message));
 }
 
@@ -110,7 +162,7 @@ void Session::heartbeat(Clock::time_point now) {
   // With a write under way the peer is slow, and gets its news when it reads.
   if (!is_greeted_ || is_writing_ || now - last_sent_ < kHeartbeatInterval) return;
   proto::v1::EngineEvents message;
-  to_wire(load_, started_requests_ + refused_requests_, message);
+  add_load(message);
   enqueue(std::move(message));
 }
 
@@ -119,6 +171,19 @@ void Session::end(const grpc::Status& status) { finish(status, Outbox::kSend); }
 bool Session::is_ended() const {
   std::lock_guard lock(mutex_);
   return end_status_.has_value();
+}
+
+/// Call with the mutex held.
+void Session::add_load(proto::v1::EngineEvents& message) {
+  // The load is of the last turn; a step may be long, and starts come meanwhile.
+  has_told_wish_ = owner_.wants_more();
+  to_wire(load_, started_requests_ + refused_requests_, message);
+  message.mutable_load()->set_wants_more(has_told_wish_);
+  message.mutable_load()->set_sequence(++loads_sent_);
+  if (load_.prefill_cost && load_.prefill_cost != sent_cost_) {
+    sent_cost_ = load_.prefill_cost;
+    to_wire(*sent_cost_, message);
+  }
 }
 
 /// Call with the mutex held.

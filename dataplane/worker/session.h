@@ -33,6 +33,15 @@ class Session final
     virtual ~Owner() = default;
     /// What to tell a stream of the load before the engine has spoken to it.
     virtual Load current_load() const = 0;
+    /// Whether the worker would claim now. Called with the session's mutex held.
+    virtual bool wants_more() const = 0;
+    virtual void on_cost(const cost::CostModel& published) = 0;
+    virtual void on_offers(StreamId stream, const StreamOffers& offers) = 0;
+    virtual void on_granted(StreamId stream, std::uint64_t claim) = 0;
+    /// A start is about to be queued for the engine; rows behind cached ones, 0 without a prefill.
+    virtual void on_coming(StreamId stream, std::int64_t rows, std::int64_t cached) = 0;
+    /// It found no room there.
+    virtual void on_not_coming(StreamId stream) = 0;
     /// gRPC is done with the session; the owner lets go of it.
     virtual void on_done(StreamId stream, bool was_opened) = 0;
   };
@@ -44,8 +53,11 @@ class Session final
 
   /// Starts reading. Not in the constructor, so that events never meet a half-made object.
   void begin();
-  /// Sends the events, if any, and remembers the load for heartbeats.
+  /// Sends the events, if any, and news of what must not wait: that the worker wants more.
+  /// Remembers the load for heartbeats.
   void push(const StreamBatch& batch, const Load& load);
+  /// Asks for a request.
+  void claim(const routing::ClaimDesk::Claim& claim);
   /// Sends the load when nothing was sent for a while.
   void heartbeat(std::chrono::steady_clock::time_point now);
   /// Ends the stream once what is queued has been sent.
@@ -62,7 +74,10 @@ class Session final
 
   void on_hello();
   void on_command();
+  void on_offers();
+  bool queue(Command command);
   void answer_failed(const RequestKey& key, const absl::Status& status);
+  void add_load(proto::v1::EngineEvents& message);
   void enqueue(proto::v1::EngineEvents message);
   void send_next();
   void finish(const grpc::Status& status, Outbox outbox);
@@ -87,6 +102,9 @@ class Session final
   Load load_;
   std::uint64_t started_requests_ = 0;  // taken up by the engine
   std::uint64_t refused_requests_ = 0;  // answered here
+  std::uint64_t loads_sent_ = 0;
+  bool has_told_wish_ = false;  // the last load said that the worker wants more
+  std::optional<cost::CostModel> sent_cost_;
   std::chrono::steady_clock::time_point last_sent_;
 };
 

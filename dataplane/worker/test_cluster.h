@@ -151,6 +151,16 @@ class Stream {
     return event;
   }
 
+  /// Waits for the worker's next claim; nullopt when none comes for so long.
+  std::optional<proto::v1::Claim> next_claim(std::chrono::milliseconds timeout = kSoon) {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, timeout, [&] { return !claims_.empty() || is_over_; });
+    if (claims_.empty()) return std::nullopt;
+    proto::v1::Claim claim = claims_.front();
+    claims_.pop_front();
+    return claim;
+  }
+
   grpc::Status wait_for_end() {
     std::unique_lock lock(mutex_);
     CHECK(changed_.wait_for(lock, 10s, [&] { return is_over_; }), "the stream ends");
@@ -160,6 +170,7 @@ class Stream {
   struct Seen {
     int messages = 0;
     proto::v1::EngineLoad load;
+    std::optional<proto::v1::PrefillCost> cost;
     std::chrono::nanoseconds longest_silence{0};
   };
   Seen seen() {
@@ -178,7 +189,10 @@ class Stream {
       last = now;
       ++seen_.messages;
       CHECK(message.has_load(), "every message carries the load");
+      CHECK(message.load().sequence() == seen_.load.sequence() + 1, "loads are numbered");
       seen_.load = message.load();
+      if (message.has_prefill_cost()) seen_.cost = message.prefill_cost();
+      if (message.has_claim()) claims_.push_back(message.claim());
       for (const auto& event : message.events()) {
         events_[{event.key().request_id(), event.key().attempt()}].push_back(event);
       }
@@ -200,6 +214,7 @@ class Stream {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::map<std::pair<std::string, std::uint32_t>, std::deque<proto::v1::EngineEvent>> events_;
+  std::deque<proto::v1::Claim> claims_;
   Seen seen_;
   bool is_over_ = false;
   grpc::Status end_;
@@ -241,6 +256,22 @@ inline proto::v1::EngineCommand start_decode(const proto::v1::EngineCommand& pre
   *start.mutable_sampling() = before.sampling();
   *start.mutable_handover() = first.handover();
   start.set_deadline_ms(60'000);
+  return command;
+}
+
+/// `waiting` requests in a bucket, the first one for so long; all buckets are the worker's.
+inline proto::v1::EngineCommand offer(std::uint32_t bucket, std::uint32_t waiting,
+                                      std::chrono::microseconds waited = {},
+                                      std::uint64_t answered_claim = 0) {
+  proto::v1::EngineCommand command;
+  proto::v1::Offers& offers = *command.mutable_offers();
+  offers.set_served_buckets(0xF);
+  offers.set_answered_claim(answered_claim);
+  if (waiting == 0) return command;
+  proto::v1::BucketOffer& place = *offers.add_buckets();
+  place.set_bucket(bucket);
+  place.set_waiting(waiting);
+  place.set_oldest_waited_us(static_cast<std::uint64_t>(waited.count()));
   return command;
 }
 

@@ -28,6 +28,7 @@ struct TestEngineControls {
   std::atomic<int> steps{0};
   std::atomic<int> step_ms{0};          ///< how long a step takes
   std::atomic<bool> is_failing{false};  ///< steps fail
+  std::atomic<bool> is_stopped{false};  ///< a step does not end before this is false
 };
 
 class TestEngine final : public engine::Engine {
@@ -86,6 +87,7 @@ class TestEngine final : public engine::Engine {
 
   absl::Status step(std::span<const engine::StepItem> items, std::vector<float>& logits) override {
     std::this_thread::sleep_for(std::chrono::milliseconds(controls_->step_ms.load()));
+    while (controls_->is_stopped) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     ++controls_->steps;
     if (controls_->is_failing) return absl::InternalError("told to fail");
     logits.clear();

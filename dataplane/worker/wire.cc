@@ -14,8 +14,10 @@
 namespace millrace::dataplane::worker {
 namespace {
 
-/// Longest time a request may ask for. Keeps sums of time points in range.
+/// Longest time a request may ask for, or may have waited. Keeps sums of time points in range.
 constexpr std::uint64_t kMaxDeadlineMs = 7ull * 24 * 3600 * 1000;
+/// Predicted compute of a request at most: sums of many stay in range.
+constexpr std::uint64_t kMaxQuotaNs = std::uint64_t{1} << 52;
 
 absl::StatusOr<int> small_int(std::string_view name, std::uint64_t value) {
   if (value <= static_cast<std::uint64_t>(std::numeric_limits<int>::max())) {
@@ -186,6 +188,7 @@ absl::StatusOr<Command> from_wire(StreamId stream, proto::v1::EngineCommand& com
     case proto::v1::EngineCommand::kStartPrefill: {
       StartPrefill start;
       ASSIGN_OR_RETURN(start.spec, spec_of(stream, command.start_prefill(), now, naming));
+      start.answered_claim = command.start_prefill().answered_claim();
       return Command(std::move(start));
     }
     case proto::v1::EngineCommand::kStartDecode: {
@@ -201,10 +204,45 @@ absl::StatusOr<Command> from_wire(StreamId stream, proto::v1::EngineCommand& com
     }
     case proto::v1::EngineCommand::kHello:
       return absl::InvalidArgumentError("hello is the first message of a stream, and only that");
+    case proto::v1::EngineCommand::kOffers:  // no command for the engine: the session's
     case proto::v1::EngineCommand::COMMAND_NOT_SET:
       break;
   }
   return absl::InvalidArgumentError("a message without a command, or with one we do not know");
+}
+
+absl::StatusOr<StreamOffers> from_wire(const proto::v1::Offers& offers, TimePoint now) {
+  StreamOffers result{.view_version = offers.view_version(),
+                      .answered_claim = offers.answered_claim()};
+  for (std::size_t b = 0; b < result.serves.size(); ++b) {
+    result.serves[b] = (offers.served_buckets() >> b & 1) != 0;
+  }
+  for (const proto::v1::BucketOffer& offer : offers.buckets()) {
+    if (offer.bucket() >= result.offers.size()) {
+      return absl::InvalidArgumentError(str_cat("offers.buckets.bucket is ", offer.bucket(),
+                                                "; there are ", result.offers.size()));
+    }
+    routing::Advertisement& place = result.offers[offer.bucket()];
+    if (place.waiting > 0) {
+      return absl::InvalidArgumentError(
+          str_cat("offers.buckets has bucket ", offer.bucket(), " twice"));
+    }
+    const auto waited =
+        std::chrono::microseconds(std::min(offer.oldest_waited_us(), kMaxDeadlineMs * 1000));
+    place = {.oldest_since = now - waited,
+             .quota_ns = static_cast<std::int64_t>(std::min(offer.oldest_quota_ns(), kMaxQuotaNs)),
+             .waiting = offer.waiting()};
+  }
+  return result;
+}
+
+absl::StatusOr<cost::CostModel> from_wire(const proto::v1::PrefillCost& cost) {
+  const cost::CostModel model{.quadratic = cost.quadratic_ns(),
+                              .cross = cost.cross_ns(),
+                              .linear = cost.linear_ns(),
+                              .fixed = cost.fixed_ns()};
+  RETURN_IF_ERROR(cost::check(model));
+  return model;
 }
 
 std::optional<RequestKey> start_key(const proto::v1::EngineCommand& command) {
@@ -248,6 +286,19 @@ void to_wire(const WindowStored& window, proto::v1::EngineEvents& events) {
   ref.set_bytes(window.location.bytes);
 }
 
+void to_wire(const routing::ClaimDesk::Claim& claim, proto::v1::EngineEvents& events) {
+  events.mutable_claim()->set_number(claim.number);
+  events.mutable_claim()->set_bucket(static_cast<std::uint32_t>(claim.bucket));
+}
+
+void to_wire(const cost::CostModel& cost, proto::v1::EngineEvents& events) {
+  proto::v1::PrefillCost& wire = *events.mutable_prefill_cost();
+  wire.set_quadratic_ns(cost.quadratic);
+  wire.set_cross_ns(cost.cross);
+  wire.set_linear_ns(cost.linear);
+  wire.set_fixed_ns(cost.fixed);
+}
+
 void to_wire(const Load& load, std::uint64_t started_requests, proto::v1::EngineEvents& events) {
   proto::v1::EngineLoad& wire = *events.mutable_load();
   wire.set_running(static_cast<std::uint32_t>(load.running));
@@ -257,6 +308,8 @@ void to_wire(const Load& load, std::uint64_t started_requests, proto::v1::Engine
   wire.set_kv_blocks_used(static_cast<std::uint64_t>(load.kv_blocks_used));
   wire.set_kv_blocks_total(static_cast<std::uint64_t>(load.kv_blocks_total));
   wire.set_draining(load.is_draining);
+  wire.set_queued_ns(static_cast<std::uint64_t>(load.queued_ns));
+  wire.set_wants_more(load.wants_more);
   wire.set_started_requests(started_requests);
 }
 

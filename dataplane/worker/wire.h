@@ -1,10 +1,12 @@
 #pragma once
 
+#include <array>
 #include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "common/crypto/sha256.h"
+#include "dataplane/routing/claim_desk.h"
 #include "dataplane/transfer/identity.h"
 #include "dataplane/worker/command.h"
 
@@ -12,6 +14,8 @@ namespace millrace::proto::v1 {
 class EngineCommand;
 class EngineEvents;
 class Identity;
+class Offers;
+class PrefillCost;
 class RequestKey;
 }  // namespace millrace::proto::v1
 
@@ -43,12 +47,29 @@ transfer::PeerIdentity from_wire(const proto::v1::Identity& identity);
 absl::StatusOr<Command> from_wire(StreamId stream, proto::v1::EngineCommand& command, TimePoint now,
                                   const std::optional<KvNaming>& naming);
 
+/// What a stream offers, and what it says beside that.
+struct StreamOffers {
+  routing::Offers offers{};
+  std::array<bool, routing::kBucketCount> serves{};
+  std::uint64_t view_version = 0;
+  std::uint64_t answered_claim = 0;  ///< 0: none
+};
+
+/// Ages count back from `now`. kInvalidArgument names a bucket that there is not, or is there
+/// twice.
+absl::StatusOr<StreamOffers> from_wire(const proto::v1::Offers& offers, TimePoint now);
+
+/// kInvalidArgument: those of cost::check().
+absl::StatusOr<cost::CostModel> from_wire(const proto::v1::PrefillCost& cost);
+
 /// The key of a StartPrefill or StartDecode, for answering one that from_wire() refused; nullopt
 /// for other commands and bad ids.
 std::optional<RequestKey> start_key(const proto::v1::EngineCommand& command);
 
 void to_wire(const Event& event, proto::v1::EngineEvents& events);
 void to_wire(const WindowStored& window, proto::v1::EngineEvents& events);
+void to_wire(const routing::ClaimDesk::Claim& claim, proto::v1::EngineEvents& events);
+void to_wire(const cost::CostModel& cost, proto::v1::EngineEvents& events);
 void to_wire(const Load& load, std::uint64_t started_requests, proto::v1::EngineEvents& events);
 
 }  // namespace millrace::dataplane::worker

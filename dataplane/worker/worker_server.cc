@@ -14,6 +14,7 @@
 #include "api/proto/engine.grpc.pb.h"
 #include "common/status_macros.h"
 #include "common/str_cat.h"
+#include "dataplane/routing/claim_desk.h"
 #include "dataplane/transfer/kv_client.h"
 #include "dataplane/transfer/kv_service.h"
 #include "dataplane/worker/core.h"
@@ -43,15 +44,22 @@ class EngineService final : public proto::v1::Engine::CallbackService,
                             public BatchSink,
                             public Session::Owner {
  public:
-  EngineService(const transfer::PeerIdentity& identity, std::optional<KvNaming> naming,
-                CommandQueue& commands, const Load& load, Registry& metrics, const Logger& log)
-      : identity_(identity),
+  EngineService(const WorkerConfig& config, std::optional<KvNaming> naming, CommandQueue& commands,
+                Registry& metrics, const Logger& log)
+      : identity_(config.identity),
         naming_(std::move(naming)),
         commands_(commands),
         log_(log),
         streams_(metrics.gauge("millrace_streams_open", "Connect streams of entrypoints.")),
-        load_(load),
-        heartbeats_([this] { send_heartbeats(); }) {}
+        claims_(metrics.counter("millrace_prefill_claims_total",
+                                "Requests that this worker asked entrypoints for.")),
+        gone_claims_(metrics.counter("millrace_prefill_claims_gone_total",
+                                     "Of those, that another worker got.")),
+        load_{.kv_blocks_total = config.limits.kv_blocks},
+        desk_(claim_limits(config.limits)),
+        heartbeats_([this] { send_heartbeats(); }) {
+    if (config.role != Role::kPrefill) desk_.stop();
+  }
 
   ~EngineService() override {
     {
@@ -90,11 +98,59 @@ class EngineService final : public proto::v1::Engine::CallbackService,
     return load_;
   }
 
+  bool wants_more() const override {
+    std::lock_guard lock(mutex_);
+    return desk_.wants_more();
+  }
+
+  void on_cost(const cost::CostModel& published) override {
+    {
+      std::lock_guard lock(mutex_);
+      published_cost_ = published;
+    }
+    commands_.push_control(PublishedCost{published});
+  }
+
+  void on_offers(StreamId stream, const StreamOffers& offers) override {
+    {
+      std::lock_guard lock(mutex_);
+      desk_.serve(offers.serves, offers.view_version);
+      desk_.offer(stream, offers.offers);
+      desk_.gone(stream, offers.answered_claim);
+    }
+    if (offers.answered_claim != 0) gone_claims_.add();
+    claim();
+  }
+
+  void on_granted(StreamId stream, std::uint64_t claim) override {
+    std::lock_guard lock(mutex_);
+    desk_.grant(stream, claim);
+  }
+
+  void on_coming(StreamId stream, std::int64_t rows, std::int64_t cached) override {
+    {
+      std::lock_guard lock(mutex_);
+      desk_.coming(stream,
+                   cost::quota_ns(load_.prefill_cost.value_or(published_cost_), rows, cached));
+    }
+    claim();
+  }
+
+  void on_not_coming(StreamId stream) override {
+    {
+      std::lock_guard lock(mutex_);
+      desk_.not_coming(stream);
+    }
+    claim();
+  }
+
   void on_done(StreamId stream, bool was_opened) override {
     {
       std::lock_guard lock(mutex_);
       sessions_.erase(stream);
+      desk_.close(stream);
     }
+    claim();
     // The slot stays taken until the engine has let go of everything, so that streams opened and
     // closed in a hurry cannot pile up commands.
     if (was_opened) {
@@ -106,17 +162,22 @@ class EngineService final : public proto::v1::Engine::CallbackService,
 
   // ---- the engine thread
 
-  void deliver(std::vector<StreamBatch> batches, const Load& load) override {
+  void deliver(std::vector<StreamBatch> batches, Load load) override {
     std::vector<std::pair<std::shared_ptr<Session>, StreamBatch>> targets;
     {
       std::lock_guard lock(mutex_);
       load_ = load;
+      if (load.is_draining) desk_.stop();
+      desk_.set_queued(load.queued_ns, load.waiting);
+      for (const StreamBatch& batch : batches) desk_.taken_up(batch.stream, batch.started_requests);
+      load.wants_more = desk_.wants_more();
       for (StreamBatch& batch : batches) {
         const auto found = sessions_.find(batch.stream);
         if (found != sessions_.end()) targets.emplace_back(found->second, std::move(batch));
       }
     }
     for (const auto& [session, batch] : targets) session->push(batch, load);
+    claim();
   }
 
   void on_stream_closed(StreamId) override {
@@ -145,6 +206,28 @@ class EngineService final : public proto::v1::Engine::CallbackService,
   }
 
  private:
+  static routing::ClaimLimits claim_limits(const scheduler::SchedulerLimits& limits) {
+    // Two steps: the rank never waits for a request, and hardly a request for the rank.
+    return {.quota_per_rank_ns = static_cast<std::int64_t>(2 * limits.step_budget_ns),
+            .max_requests = limits.max_waiting};
+  }
+
+  /// Asks for the next request, if there is room for one and somebody offers it.
+  void claim() {
+    std::optional<routing::ClaimDesk::Claim> claim;
+    std::shared_ptr<Session> session;
+    {
+      std::lock_guard lock(mutex_);
+      claim = desk_.next_claim(Clock::now());
+      if (!claim) return;
+      const auto found = sessions_.find(claim->stream);
+      if (found != sessions_.end()) session = found->second;
+    }
+    if (session == nullptr) return;  // its end is on its way, and with it that of the claim
+    claims_.add();
+    session->claim(*claim);
+  }
+
   void send_heartbeats() {
     std::unique_lock lock(mutex_);
     while (!is_stopping_) {
@@ -153,6 +236,7 @@ class EngineService final : public proto::v1::Engine::CallbackService,
       std::vector<std::shared_ptr<Session>> sessions;
       for (const auto& [stream, session] : sessions_) sessions.push_back(session);
       lock.unlock();
+      claim();
       const auto now = Clock::now();
       for (const auto& session : sessions) session->heartbeat(now);
       sessions.clear();
@@ -165,6 +249,8 @@ class EngineService final : public proto::v1::Engine::CallbackService,
   CommandQueue& commands_;
   const Logger log_;
   const Gauge streams_;
+  const Counter claims_;
+  const Counter gone_claims_;
 
   mutable std::mutex mutex_;  // guards all below but the thread
   std::condition_variable stop_;
@@ -173,6 +259,8 @@ class EngineService final : public proto::v1::Engine::CallbackService,
   int slots_used_ = 0;
   bool is_stopping_ = false;
   Load load_;
+  cost::CostModel published_cost_ = cost::kUnmeasuredCost;
+  routing::ClaimDesk desk_;
   std::thread heartbeats_;
 };
 
@@ -227,9 +315,7 @@ absl::Status GrpcWorkerServer::open(const WorkerConfig& config, Registry& metric
                    transfer::ExportTable::open(self, std::random_device{}(), config.exports));
   kv_service_ = transfer::make_kv_service(config.identity, *exports_);
   ASSIGN_OR_RETURN(std::optional<KvNaming> naming, kv_naming(config));
-  service_ = std::make_unique<EngineService>(config.identity, std::move(naming), commands_,
-                                             Load{.kv_blocks_total = config.limits.kv_blocks},
-                                             metrics, log);
+  service_ = std::make_unique<EngineService>(config, std::move(naming), commands_, metrics, log);
   RETURN_IF_ERROR(listen(config));
   kv_client_ = std::make_unique<transfer::KvClient>(
       transfer::KvClient::Options{.identity = config.identity,

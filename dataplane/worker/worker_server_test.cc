@@ -136,6 +136,109 @@ TEST(WorkerServer, AMalformedRequestFailsAloneAndAnEmptyCommandEndsTheStream) {
   EXPECT_EQ(stream.wait_for_end().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
 }
 
+TEST(WorkerServer, ClaimsWhatIsOfferedAsLongAsItHasRoom) {
+  // 0.1 ms a row as long as nothing was measured: two steps are 400 rows.
+  HashWorker prefill({.limits = {.kv_blocks = 64, .step_budget_ns = 20e6}});
+  prefill.controls->is_stopped = true;
+  Stream older(prefill.server->address());
+  Stream younger(prefill.server->address());
+  EXPECT_TRUE(within(kSoon, [&] { return older.seen().load.wants_more(); }));
+  younger.send(offer(1, 1, 1ms));
+  EXPECT_EQ(younger.next_claim()->bucket(), 1U);
+  older.send(offer(0, 2, 1s));
+  EXPECT_FALSE(older.next_claim(50ms).has_value()) << "one at a time";
+  younger.send(offer(0, 0, {}, 1));  // gone
+  ASSERT_EQ(older.next_claim()->number(), 1U);
+  auto granted = start_prefill("a", prompt_of(300), 1);
+  granted.mutable_start_prefill()->set_answered_claim(1);
+  older.send(granted);
+  ASSERT_EQ(older.next_claim()->number(), 2U) << "less than two steps are queued";
+  granted = start_prefill("b", prompt_of(200), 1);
+  granted.mutable_start_prefill()->set_answered_claim(2);
+  older.send(granted);
+  EXPECT_TRUE(within(kSoon, [&] { return !older.seen().load.wants_more(); }));
+  older.send(offer(0, 1));
+  EXPECT_FALSE(older.next_claim(150ms).has_value());
+  EXPECT_EQ(prefill.metric("millrace_prefill_claims_total"), 3);
+  EXPECT_EQ(prefill.metric("millrace_prefill_claims_gone_total"), 1);
+  // The first is done: there is room, and it asks without being told again.
+  prefill.controls->is_stopped = false;
+  EXPECT_EQ(older.next_claim()->number(), 3U);
+}
+
+TEST(WorkerServer, AClaimAnsweredByARequestThatCannotRunIsAnswered) {
+  HashWorker prefill({});
+  Stream stream(prefill.server->address());
+  stream.send(offer(0, 5));
+  ASSERT_EQ(stream.next_claim()->number(), 1U);
+  auto malformed = start_prefill("bad", prompt_of(3), 1);
+  malformed.mutable_start_prefill()->mutable_sampling()->set_top_k(4'000'000'000u);
+  malformed.mutable_start_prefill()->set_answered_claim(1);
+  stream.send(malformed);
+  EXPECT_TRUE(stream.next("bad")->has_failed());
+  EXPECT_EQ(stream.next_claim()->number(), 2U);
+}
+
+TEST(WorkerServer, OnlyPrefillWorkersThatDoNotDrainClaim) {
+  HashWorker decode({.role = Role::kDecode});
+  Stream to_decode(decode.server->address());
+  to_decode.send(offer(0, 1));
+  HashWorker prefill({});
+  Stream to_prefill(prefill.server->address());
+  prefill.server->begin_drain();
+  EXPECT_TRUE(within(kSoon, [&] { return to_prefill.seen().load.draining(); }));
+  to_prefill.send(offer(0, 1));
+  EXPECT_FALSE(to_prefill.next_claim(150ms).has_value());
+  EXPECT_FALSE(to_decode.next_claim(1ms).has_value());
+  EXPECT_FALSE(to_decode.seen().load.wants_more());
+}
+
+TEST(WorkerServer, OffersThatMakeNoSenseEndTheStream) {
+  HashWorker prefill({});
+  for (const auto& bad : {offer(4, 1), [] {
+                            auto twice = offer(2, 1);
+                            *twice.mutable_offers()->add_buckets() = twice.offers().buckets(0);
+                            return twice;
+                          }()}) {
+    Stream stream(prefill.server->address());
+    stream.send(bad);
+    const grpc::Status end = stream.wait_for_end();
+    EXPECT_EQ(end.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    EXPECT_THAT(end.error_message(), HasSubstr("bucket"));
+  }
+}
+
+TEST(WorkerServer, CountsByThePublishedCostsUntilItHasMeasuredItsOwn) {
+  HashWorker prefill({});
+  proto::v1::EngineCommand hello;
+  Stream::set_identity(*hello.mutable_hello()->mutable_identity(), test_identity());
+  hello.mutable_hello()->mutable_prefill_cost()->set_linear_ns(-1);
+  {
+    Stream stream(prefill.server->address(), std::nullopt);
+    stream.send(hello);
+    const grpc::Status end = stream.wait_for_end();
+    EXPECT_EQ(end.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    EXPECT_THAT(end.error_message(), AllOf(HasSubstr("prefill_cost"), HasSubstr("linear")));
+  }
+  hello.mutable_hello()->mutable_prefill_cost()->set_linear_ns(1e6);
+  prefill.controls->is_stopped = true;
+  Stream stream(prefill.server->address(), std::nullopt);
+  stream.send(hello);
+  stream.send(start_prefill("a", prompt_of(3), 1));
+  stream.send(start_prefill("b", prompt_of(700), 1));
+  EXPECT_TRUE(within(kSoon, [&] { return !stream.seen().load.wants_more(); }));
+  EXPECT_FALSE(stream.seen().cost.has_value());
+  prefill.controls->is_stopped = false;
+  // Prompts of several lengths, until the fit can tell what a row costs.
+  for (int i = 0; i < 40; ++i) {
+    const std::string id = str_cat("m", i);
+    stream.send(start_prefill(id, prompt_of(static_cast<std::size_t>(1 + i * 9)), 1));
+    ASSERT_TRUE(stream.next(id)->has_prefilled());
+  }
+  EXPECT_TRUE(within(kSoon, [&] { return stream.seen().cost.has_value(); }));
+  EXPECT_LT(stream.seen().cost->linear_ns(), 1e6);
+}
+
 TEST(WorkerServer, TheLoadComesAtLeastEvery200Ms) {
   HashWorker prefill({.role = Role::kPrefill});
   prefill.controls->step_ms = 700;  // a long step does not silence the worker

@@ -77,7 +77,7 @@ void measure_decode(const Options& options, std::size_t look, const char* name) 
   std::size_t chosen = 0;
   measure(name, options, [&] {
     const auto tokens = static_cast<std::int64_t>(1 + random() % 150'000);
-    chosen += *routing::pick_decode_rank(tokens, tokens, totals, ranks, {random(), look});
+    chosen += *routing::pick_decode_rank({tokens, tokens}, tokens, totals, ranks, {random(), look});
   });
   std::fprintf(stderr, "%s: checksum %zu\n", name, chosen);
 }

@@ -34,11 +34,11 @@ bool ClusterWorld::choose_decode(RequestIndex index, std::int64_t pending_tokens
   Request& request = requests_[index];
   const std::size_t e = outcome_.requests[index].entrypoint;
   const auto ranks = decode_view_.ranks(e);
-  const auto rank = is_ours()
-                        ? dataplane::routing::pick_decode_rank(
-                              request.input_tokens, pending_tokens, decode_view_.totals(e), ranks,
-                              {random_(), static_cast<std::size_t>(scenario_.decode_look)})
-                        : entrypoints_[e].router->pick_decode(request.input_tokens, ranks);
+  const auto rank = is_ours() ? dataplane::routing::pick_decode_rank(
+                                    {request.input_tokens, request.input_tokens}, pending_tokens,
+                                    decode_view_.totals(e), ranks,
+                                    {random_(), static_cast<std::size_t>(scenario_.decode_look)})
+                              : entrypoints_[e].router->pick_decode(request.input_tokens, ranks);
   if (!rank) return false;
   request.decode_rank = static_cast<std::int32_t>(*rank);
   request.announced_kv = request.input_tokens;

@@ -52,37 +52,26 @@ std::int64_t LoadView::outstanding() const {
 }
 
 DecodeView::DecodeView(std::size_t entrypoints, std::size_t ranks, std::int64_t kv_tokens_per_rank)
-    : count_(ranks), room_(kv_tokens_per_rank), ledgers_(entrypoints, ranks) {
-  ranks_.resize(entrypoints * ranks, {.free_kv_tokens = kv_tokens_per_rank});
-  totals_.resize(entrypoints);
-  for (std::size_t e = 0; e < entrypoints; ++e) {
-    totals_[e] = dataplane::routing::totals_of(this->ranks(e));
+    : room_(kv_tokens_per_rank), ledgers_(entrypoints, ranks), boards_(entrypoints) {
+  for (dataplane::routing::DecodeBoard& board : boards_) {
+    for (std::size_t rank = 0; rank < ranks; ++rank) board.set(rank, {.free_kv_tokens = room_});
   }
 }
 
-void DecodeView::count(std::size_t entrypoint, const DecodeRank& rank, std::int64_t sign) {
-  if (!rank.is_accepting) return;
-  totals_[entrypoint].ranks += sign;
-  totals_[entrypoint].kv_tokens += sign * rank.kv_tokens;
-  totals_[entrypoint].free_kv_tokens += sign * std::max<std::int64_t>(rank.free_kv_tokens, 0);
-}
-
 void DecodeView::refresh(std::size_t entrypoint, std::size_t index) {
-  DecodeRank& rank = ranks_[entrypoint * count_ + index];
   const dataplane::routing::Charge load = ledgers_.load(entrypoint, index);
-  count(entrypoint, rank, -1);
+  DecodeRank rank = boards_[entrypoint].ranks()[index];
   rank.requests = load.requests;
   rank.kv_tokens = load.kv_tokens;
   rank.free_kv_tokens = room_ - load.kv_tokens;
-  count(entrypoint, rank, 1);
+  boards_[entrypoint].set(index, rank);
 }
 
 void DecodeView::set_accepting(std::size_t index, bool is_accepting) {
-  for (std::size_t e = 0; e < totals_.size(); ++e) {
-    DecodeRank& rank = ranks_[e * count_ + index];
-    count(e, rank, -1);
+  for (dataplane::routing::DecodeBoard& board : boards_) {
+    DecodeRank rank = board.ranks()[index];
     rank.is_accepting = is_accepting;
-    count(e, rank, 1);
+    board.set(index, rank);
   }
 }
 

@@ -107,20 +107,16 @@ class DecodeView {
   void set_accepting(std::size_t rank, bool is_accepting);
 
   std::span<const dataplane::routing::DecodeRank> ranks(std::size_t entrypoint) const {
-    return std::span(ranks_).subspan(entrypoint * count_, count_);
+    return boards_[entrypoint].ranks();
   }
   const dataplane::routing::DecodeTotals& totals(std::size_t entrypoint) const {
-    return totals_[entrypoint];
+    return boards_[entrypoint].totals();
   }
 
  private:
-  void count(std::size_t entrypoint, const dataplane::routing::DecodeRank& rank, std::int64_t sign);
-
-  std::size_t count_;
   std::int64_t room_;
   LoadView ledgers_;
-  std::vector<dataplane::routing::DecodeRank> ranks_;
-  std::vector<dataplane::routing::DecodeTotals> totals_;
+  std::vector<dataplane::routing::DecodeBoard> boards_;  // by entrypoint
 };
 
 }  // namespace millrace::sim
