@@ -110,17 +110,13 @@ absl::Status Balancer::add(const PrefillNeed& need) {
   RETURN_IF_ERROR(board_.push(is_pulling() ? bucket : 0, {.request = need.request,
                                                           .quota_ns = quota,
                                                           .since = need.since,
-                                                          .kv_blocks = need.kv_blocks}));
-  waiting_.emplace(need.request, need);
+                                                          .kv_blocks = need.kv_blocks,
+                                                          .tokens = need.tokens,
+                                                          .cached = need.cached}));
   if (need.is_new) {
     demand_ns_[static_cast<std::size_t>(bucket)] += static_cast<std::uint64_t>(quota);
   }
   return absl::OkStatus();
-}
-
-void Balancer::remove(routing::RequestNumber request) {
-  board_.remove(request);
-  waiting_.erase(request);
 }
 
 std::optional<routing::RequestNumber> Balancer::grant(const std::string& worker_id, int bucket) {
@@ -131,14 +127,12 @@ std::optional<routing::RequestNumber> Balancer::grant(const std::string& worker_
   }
   const auto granted = board_.grant(found->second, bucket);
   if (!granted) return std::nullopt;
-  waiting_.erase(granted->request);
   return granted->request;
 }
 
 std::optional<Balancer::Push> Balancer::next_push(TimePoint now) {
   const routing::WaitingPrefill* head = is_pulling() ? nullptr : board_.queue().head(0);
   if (head == nullptr) return std::nullopt;
-  const PrefillNeed& need = waiting_.at(head->request);
   const std::vector<Worker>& workers = role(WorkerRole::kPrefill).workers;
   std::vector<routing::PushRank> ranks;
   ranks.reserve(workers.size());
@@ -148,12 +142,12 @@ std::optional<Balancer::Push> Balancer::next_push(TimePoint now) {
         {.requests = state.load.requests,
          .tokens = state.load.rows,
          .prompt_tokens = state.load.kv_tokens,
-         .is_accepting = state.is_accepting && need.kv_blocks <= state.kv_blocks_total});
+         .is_accepting = state.is_accepting && head->kv_blocks <= state.kv_blocks_total});
   }
   const auto picked = router_->pick_prefill(
-      {.input_tokens = need.tokens, .cached_tokens = need.cached}, ranks, now);
+      {.input_tokens = head->tokens, .cached_tokens = head->cached}, ranks, now);
   if (!picked) return std::nullopt;
-  const Push push{need.request, workers[*picked].id};
+  const Push push{head->request, workers[*picked].id};
   remove(push.request);
   return push;
 }

@@ -6,7 +6,6 @@
 #include <optional>
 #include <random>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "api/admin/view.h"
@@ -72,7 +71,7 @@ class Balancer {
   /// The request waits from now on. kResourceExhausted names the bound.
   absl::Status add(const PrefillNeed& need);
   /// It waits no more, if it did.
-  void remove(dataplane::routing::RequestNumber request);
+  void remove(dataplane::routing::RequestNumber request) { board_.remove(request); }
 
   /// A worker claims a request of a bucket: what it gets; nullopt: gone.
   std::optional<dataplane::routing::RequestNumber> grant(const std::string& worker_id, int bucket);
@@ -141,7 +140,6 @@ class Balancer {
   std::array<Role, 2> roles_;
   std::array<int, dataplane::routing::kBucketCount> bucket_workers_{};
   dataplane::routing::OfferBoard board_;
-  std::unordered_map<dataplane::routing::RequestNumber, PrefillNeed> waiting_;  // of board_
   dataplane::routing::DecodeBoard decode_;
   std::array<std::uint64_t, dataplane::routing::kBucketCount> demand_ns_{};
 };

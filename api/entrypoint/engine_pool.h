@@ -18,6 +18,10 @@
 #include "common/time_point.h"
 #include "dataplane/routing/charges.h"
 
+namespace millrace::proto::v1 {
+class PrefillCost;
+}  // namespace millrace::proto::v1
+
 namespace millrace::api::entrypoint {
 
 /// Bounds of the connections to workers.

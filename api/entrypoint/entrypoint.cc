@@ -33,6 +33,13 @@ std::int64_t unix_seconds() {
       .count();
 }
 
+/// Later processes have higher ones.
+std::uint64_t new_incarnation() {
+  return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(
+                                        std::chrono::system_clock::now().time_since_epoch())
+                                        .count());
+}
+
 Refusal refusal_of(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kUnavailable:
@@ -113,6 +120,9 @@ absl::StatusOr<std::unique_ptr<Entrypoint>> Entrypoint::start(common::http::Even
                            {{"view", view.model_id}, {"ours", self->deployment_.model_id}});
         }
       });
+  entrypoint->reporter_ = std::make_unique<DemandReporter>(
+      loop, self->log_, options.controller_url, options.entrypoint_id, options.report_period,
+      [self] { return self->demand_report(); });
   return entrypoint;
 }
 
@@ -125,6 +135,7 @@ Entrypoint::Entrypoint(common::http::EventLoop& loop, Logger log, Registry& regi
       options_(options),
       metrics_(registry),
       created_seconds_(unix_seconds()),
+      incarnation_(new_incarnation()),
       balancer_({.policy = options.balance, .seed = std::random_device{}()}),
       api_keys_(options.api_keys),
       decode_queue_(kDecodeQueue) {
@@ -153,6 +164,7 @@ Entrypoint::Entrypoint(common::http::EventLoop& loop, Logger log, Registry& regi
 
 Entrypoint::~Entrypoint() {
   poller_ = nullptr;
+  reporter_ = nullptr;
   decode_queue_.close();
   decode_thread_.join();
   // Requests before the listener: their writers end with their connections.
@@ -506,6 +518,14 @@ bool Entrypoint::take_view(const admin::RoutingView& view) {
   if (view.model_id != deployment_.model_id) return false;
   balancer_.apply_view(view);
   return pool_->apply_view(view);
+}
+
+admin::EntrypointReport Entrypoint::demand_report() const {
+  const auto& demand = balancer_.demand_ns();
+  return {.incarnation = incarnation_,
+          .sequence = 0,  // the reporter's
+          .demand_ns = {demand.begin(), demand.end()},
+          .costs = pool_->worker_costs()};
 }
 
 /// A request is accepted only when engines are there and could hold it.

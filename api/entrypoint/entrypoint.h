@@ -14,6 +14,7 @@
 #include "api/entrypoint/api_keys.h"
 #include "api/entrypoint/balancer.h"
 #include "api/entrypoint/caller.h"
+#include "api/entrypoint/demand_reporter.h"
 #include "api/entrypoint/engine_pool.h"
 #include "api/entrypoint/entrypoint_metrics.h"
 #include "api/entrypoint/generation_session.h"
@@ -41,8 +42,9 @@ struct EntrypointOptions {
   std::size_t max_queue = 512;              ///< requests without a token yet; over it: 429
   std::chrono::milliseconds request_deadline{300'000};
   std::chrono::milliseconds view_period{200};
-  std::chrono::milliseconds keep_alive{10'000};  ///< comments on a stream that is silent
-  std::string response_store;                    ///< file of stored responses; empty = in memory
+  std::chrono::milliseconds report_period{1000};  ///< of demand, to the controller
+  std::chrono::milliseconds keep_alive{10'000};   ///< comments on a stream that is silent
+  std::string response_store;                     ///< file of stored responses; empty = in memory
   StoreBounds stored_responses;
   /// Whom requests are taken from at first; null: from everybody, who are then one account.
   std::shared_ptr<const ApiKeys> api_keys;
@@ -117,6 +119,7 @@ class Entrypoint {
   void admit_response(const std::string& request_id,
                       absl::StatusOr<recipe::PreparedResponse> prepared, const Findings& findings);
   bool take_view(const admin::RoutingView& view);
+  admin::EntrypointReport demand_report() const;
   absl::Status check_capacity(std::size_t prompt_tokens, std::uint32_t max_new_tokens) const;
   absl::StatusOr<std::vector<EngineChoice>> choices_of(const recipe::PreparedRequest& prepared,
                                                        const Findings& findings);
@@ -138,6 +141,7 @@ class Entrypoint {
   const EntrypointMetrics metrics_;
   const std::int64_t created_seconds_;
   std::random_device random_;  // request ids and seeds must not repeat over restarts
+  const std::uint64_t incarnation_;
 
   std::unique_ptr<KvService> kv_;  // null without options_.kv
   std::unique_ptr<EnginePool> pool_;
@@ -147,6 +151,7 @@ class Entrypoint {
   std::unique_ptr<ResponsesService> responses_;
   std::unique_ptr<common::http::HttpServer> server_;
   std::unique_ptr<ViewPoller> poller_;
+  std::unique_ptr<DemandReporter> reporter_;
   std::shared_ptr<const ApiKeys> api_keys_;
   bool has_view_ = false;
   bool is_draining_ = false;

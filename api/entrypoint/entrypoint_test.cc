@@ -46,6 +46,27 @@ TEST(Entrypoint, AnswersACompletionWithIdsAndUsage) {
   EXPECT_EQ(body["usage"]["completion_tokens"], 10);
 }
 
+TEST(Entrypoint, ReportsDemandAndWhatPrefillCosts) {
+  FakeCluster cluster;
+  cluster.edit_view([](admin::RoutingView& view) {
+    view.prefill_cost = admin::PublishedCost{1, {.linear_ns = 10, .fixed_ns = 4}};
+  });
+  cluster.start_workers();
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_EQ(post(cluster, "/v1/completions", raw_request(1)).status, 200);
+  }
+  ASSERT_TRUE(eventually([&] {
+    const auto report = admin::parse_entrypoint_report(cluster.last_report());
+    return report.ok() && report->demand_ns == std::vector<std::uint64_t>{68, 0, 0, 0} &&
+           report->costs.size() == 1;
+  })) << cluster.last_report();
+  const admin::EntrypointReport report = *admin::parse_entrypoint_report(cluster.last_report());
+  EXPECT_GT(report.incarnation, 0U);
+  EXPECT_EQ(report.costs[0].worker_id, "prefill-0");
+  EXPECT_EQ(report.costs[0].cost.linear_ns, 1000);
+  EXPECT_EQ(cluster.metric("millrace_prefill_claims_answered_total{answer=\"granted\"}"), 2);
+}
+
 TEST(Entrypoint, StreamsAChat) {
   FakeCluster cluster;
   cluster.start_workers();

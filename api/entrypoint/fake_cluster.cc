@@ -87,6 +87,7 @@ struct Pull {
 };
 
 struct FakeWorker::Impl final : proto::v1::Engine::Service {
+  static constexpr double kRowNs = 1000;  // what they say that prefill costs
   using Stream = grpc::ServerReaderWriter<proto::v1::EngineEvents, proto::v1::EngineCommand>;
 
   grpc::Status Connect(grpc::ServerContext* context, Stream* stream) override {
@@ -128,7 +129,12 @@ struct FakeWorker::Impl final : proto::v1::Engine::Service {
           events.mutable_load()->set_started_requests(started);
           events.mutable_load()->set_sequence(++loads);
           events.mutable_load()->set_wants_more(role == admin::WorkerRole::kPrefill);
-          if (last_report == Clock::time_point()) events.set_kv_layout_id(kKvLayout);
+          if (last_report == Clock::time_point()) {
+            events.set_kv_layout_id(kKvLayout);
+            if (role == admin::WorkerRole::kPrefill) {
+              events.mutable_prefill_cost()->set_linear_ns(kRowNs);
+            }
+          }
         }
         last_report = Clock::now();
         if (!stream->Write(events)) break;
@@ -355,6 +361,17 @@ FakeCluster::FakeCluster(const ClusterOptions& wanted) {
                        reply.body = admin::to_json(view_);
                        writer->respond(std::move(reply));
                      });
+  controller_->route("POST", "/api/v1/entrypoints/entrypoint-0/report",
+                     [this](const common::http::ServerRequest& request,
+                            std::unique_ptr<common::http::ResponseWriter> writer) {
+                       {
+                         const std::lock_guard lock(report_mutex_);
+                         last_report_ = request.body;
+                       }
+                       common::http::ServerReply reply;
+                       reply.status = 204;
+                       writer->respond(std::move(reply));
+                     });
   controller_->route("GET", "/api/v1/storage/map",
                      [store = wanted.store](const common::http::ServerRequest&,
                                             std::unique_ptr<common::http::ResponseWriter> writer) {
@@ -383,6 +400,7 @@ FakeCluster::FakeCluster(const ClusterOptions& wanted) {
   options.listen = "127.0.0.1:0";
   options.entrypoint_id = "entrypoint-0";
   options.view_period = 20ms;
+  options.report_period = 20ms;
   auto started = Entrypoint::start(loop_, Logger::to_stderr("entrypoint", LogLevel::kOff),
                                    registry_, nano_deployment(*tokenizer_), options);
   CHECK(started.ok());
@@ -401,6 +419,11 @@ FakeCluster::~FakeCluster() {
 }
 
 const std::string& FakeCluster::address() const { return entrypoint_->address(); }
+
+std::string FakeCluster::last_report() const {
+  const std::lock_guard lock(report_mutex_);
+  return last_report_;
+}
 
 FakeWorker& FakeCluster::start_worker(const std::string& worker_id, admin::WorkerRole role) {
   auto& slot = workers_[worker_id];

@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <set>
 #include <string>
 #include <thread>
@@ -97,6 +98,8 @@ class FakeCluster {
   /// Changes the view by hand.
   void edit_view(const std::function<void(admin::RoutingView&)>& edit);
   void stop_controller();
+  /// The latest body that the entrypoint reported to the controller; empty: none yet.
+  std::string last_report() const;
 
   /// A prefill and a decode worker, and waits until the entrypoint is ready.
   void start_workers();
@@ -120,6 +123,8 @@ class FakeCluster {
   common::http::EventLoop controller_loop_;
   std::unique_ptr<common::http::HttpServer> controller_;
   admin::RoutingView view_;  // read and written on the controller's loop
+  mutable std::mutex report_mutex_;
+  std::string last_report_;  // guarded by report_mutex_
   std::thread controller_thread_;
   std::map<std::string, std::unique_ptr<FakeWorker>> workers_;
   Registry registry_;

@@ -21,6 +21,8 @@ struct WaitingPrefill {
   std::int64_t quota_ns = 0;   ///< predicted compute of the rows that have to run
   TimePoint since;             ///< when it began to wait; kept when it comes back after a failure
   std::int64_t kv_blocks = 0;  ///< that it takes of a worker's pool
+  std::int64_t tokens = 0;     ///< of its prompt; `cached` of them need not run
+  std::int64_t cached = 0;
 };
 
 /// The requests of one entrypoint that no prefill instance has yet: by bucket, first in first out.

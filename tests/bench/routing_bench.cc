@@ -1,22 +1,29 @@
-// What a routing decision costs: a grant out of many waiting requests, and the choice of a decode
-// rank among many. Each decision is timed by itself.
+// What the decisions of an entrypoint and of a prefill worker cost in a large fleet. Each one is
+// timed by itself.
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <functional>
+#include <map>
 #include <random>
+#include <string>
 #include <vector>
 
+#include "api/entrypoint/balancer.h"
+#include "common/str_cat.h"
 #include "dataplane/routing/decode_rank.h"
 #include "dataplane/routing/prefill_claim.h"
-#include "dataplane/routing/prefill_queue.h"
 #include "tests/bench/stopwatch.h"
 
 namespace {
 
 namespace routing = millrace::dataplane::routing;
 using millrace::TimePoint;
+using millrace::api::admin::WorkerRole;
+using millrace::api::entrypoint::Balancer;
+using millrace::api::entrypoint::WorkerState;
 using millrace::tests::bench::ClockKind;
 using millrace::tests::bench::Stopwatch;
 
@@ -44,26 +51,74 @@ void measure(const char* name, const Options& options, const std::function<void(
       name, options.ranks, options.waiting, at(0.5), at(0.99), micros.back());
 }
 
-/// Grants keep the queue at its size: each granted request is replaced by a new one.
+std::vector<std::string> names_of(const char* role, int count) {
+  std::vector<std::string> names;
+  names.reserve(static_cast<std::size_t>(count));
+  for (int i = 0; i < count; ++i) names.push_back(millrace::str_cat(role, "-", i));
+  return names;
+}
+
+/// All that an entrypoint decides when a prefill worker claims a request, the worker's new load
+/// included, and when a request comes in its place: the queue keeps its size, and every worker
+/// wants more.
 void measure_grants(const Options& options) {
   std::mt19937_64 random(1);
-  routing::PrefillQueue queue(static_cast<std::size_t>(options.waiting) + 1);
+  Balancer balancer({});
+  const std::vector<std::string> workers = names_of("prefill", options.ranks);
+  WorkerState state{.role = WorkerRole::kPrefill,
+                    .is_accepting = true,
+                    .wants_more = true,
+                    .kv_blocks_total = 1 << 20};
+  for (const std::string& worker : workers) balancer.set_worker(worker, state);
   routing::RequestNumber next = 0;
-  const auto add = [&] {
+  const auto add = [&](std::int64_t tokens) {
     ++next;
-    return queue.push(static_cast<int>(random() % routing::kBucketCount),
-                      {next, static_cast<std::int64_t>(random() % 1'000'000'000),
-                       TimePoint(std::chrono::nanoseconds(next))});
+    return balancer.add({.request = next,
+                         .tokens = tokens,
+                         .kv_blocks = tokens / 128,
+                         .since = TimePoint(std::chrono::nanoseconds(next))});
   };
+  constexpr std::array<std::int64_t, routing::kBucketCount> kLengths = {1'000, 20'000, 90'000,
+                                                                        400'000};
   bool is_full = false;
-  for (int i = 0; i < options.waiting; ++i) is_full = is_full || !add().ok();
+  for (int i = 0; i < options.waiting; ++i) is_full = is_full || !add(kLengths[random() % 4]).ok();
   int bucket = 0;
-  measure("grant_and_queue", options, [&] {
+  std::size_t told = 0;
+  measure("grant", options, [&] {
     bucket = (bucket + 1) % routing::kBucketCount;
-    queue.grant(bucket);
-    is_full = is_full || !add().ok();
+    const std::string& worker = workers[random() % workers.size()];
+    is_full = is_full || !balancer.grant(worker, bucket);
+    state.load.quota_ns = static_cast<std::int64_t>(random() % 600'000'000);
+    balancer.set_worker(worker, state);
+    is_full = is_full || !add(kLengths[static_cast<std::size_t>(bucket)]).ok();
+    told += balancer.take_news(TimePoint(std::chrono::nanoseconds(next))).size();
   });
-  if (is_full) std::puts("the queue was full");
+  std::fprintf(stderr, "grant: %zu offers sent%s\n", told, is_full ? "; SOME WERE REFUSED" : "");
+}
+
+/// The choice of a decode worker, with its charge.
+void measure_live_decode(const Options& options) {
+  std::mt19937_64 random(4);
+  Balancer balancer({});
+  const std::vector<std::string> workers = names_of("decode", options.ranks);
+  std::map<std::string, WorkerState> states;
+  for (const std::string& worker : workers) {
+    WorkerState& state = states[worker];
+    state.role = WorkerRole::kDecode;
+    state.is_accepting = true;
+    state.kv_blocks_total = 1 << 20;
+    state.load = {.requests = static_cast<std::int64_t>(random() % 64),
+                  .kv_tokens = static_cast<std::int64_t>(random() % 900'000)};
+    balancer.set_worker(worker, state);
+  }
+  measure("decode_pick", options, [&] {
+    const auto tokens = static_cast<std::int64_t>(1 + random() % 150'000);
+    const auto worker = balancer.choose_decode({tokens, tokens / 128 + 1, tokens});
+    WorkerState& state = states.at(*worker);
+    ++state.load.requests;
+    state.load.kv_tokens += tokens;
+    balancer.set_worker(*worker, state);
+  });
 }
 
 void measure_decode(const Options& options, std::size_t look, const char* name) {
@@ -115,6 +170,6 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   measure_grants(options);
   measure_claims(options);
-  measure_decode(options, 16, "decode_pick_16");
-  measure_decode(options, static_cast<std::size_t>(options.ranks), "decode_pick_all");
+  measure_live_decode(options);
+  measure_decode(options, static_cast<std::size_t>(options.ranks), "decode_pick_of_all");
 }
