@@ -91,10 +91,17 @@ void ClusterWorld::accept_handover(std::size_t rank, RequestIndex index) {
 
 void ClusterWorld::begin_decode_step(std::size_t instance) {
   const auto end = decode_.begin_step(instance, now_);
-  if (end) at(*end, kDecodeStep, instance, decode_instances_[instance].epoch);
+  if (end) schedule_decode(decode_cores_.begin(instance, *end - now_, now_));
+}
+
+void ClusterWorld::schedule_decode(std::span<const CoreShares::End> ends) {
+  for (const CoreShares::End& end : ends) {
+    at(end.at, kDecodeStep, end.instance, ++decode_instances_[end.instance].epoch);
+  }
 }
 
 void ClusterWorld::end_decode_step(std::size_t instance) {
+  schedule_decode(decode_cores_.end(instance, now_));
   ended_.clear();
   decode_.end_step(instance, is_counted(), ended_);
   for (const auto& [request, rank] : ended_) {
@@ -207,6 +214,7 @@ void ClusterWorld::set_prefill_up(std::size_t index, bool is_up) {
 void ClusterWorld::prefill_down(std::size_t index) {
   if (!prefill_instances_[index].is_up) return;
   set_prefill_up(index, false);
+  schedule_prefill(prefill_cores_.end(index, now_));
   const std::vector<RequestIndex> dropped = prefill_.clear(index);
   for (const RequestIndex request : dropped) start_over(request);
   if (is_pulling()) return;
@@ -224,6 +232,7 @@ void ClusterWorld::decode_down(std::size_t index) {
   if (!instance.is_up) return;
   instance.is_up = false;
   ++instance.epoch;
+  schedule_decode(decode_cores_.end(index, now_));
   const auto ranks = static_cast<std::size_t>(scenario_.decode_ranks);
   const auto dropped = decode_.clear(index);
   for (std::size_t r = index * ranks; r < (index + 1) * ranks; ++r) {

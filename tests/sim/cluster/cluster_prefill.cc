@@ -308,10 +308,18 @@ void ClusterWorld::fetched(std::size_t rank, RequestIndex index) {
 
 void ClusterWorld::begin_prefill_step(std::size_t instance) {
   const auto end = prefill_.begin_step(instance, now_);
-  if (end) at(*end, kPrefillStep, instance, prefill_instances_[instance].epoch);
+  if (end) schedule_prefill(prefill_cores_.begin(instance, *end - now_, now_));
+}
+
+void ClusterWorld::schedule_prefill(std::span<const CoreShares::End> ends) {
+  for (const CoreShares::End& end : ends) {
+    prefill_.set_step_end(end.instance, end.at);
+    at(end.at, kPrefillStep, end.instance, ++prefill_instances_[end.instance].epoch);
+  }
 }
 
 void ClusterWorld::end_prefill_step(std::size_t instance) {
+  schedule_prefill(prefill_cores_.end(instance, now_));
   finished_.clear();
   prefill_.end_step(instance, is_counted(), finished_);
   for (const RequestIndex request : finished_) prefilled(request);

@@ -143,6 +143,32 @@ TEST(ClusterSim, AgreesWithQueueingTheory) {
   }
 }
 
+/// Instances enough for every request to have one, all on one core: M/G/1 with processor sharing,
+/// whose mean time is s ÷ (1 − ρ) whatever the distribution (here: equal prompts).
+TEST(ClusterSim, SharesACoreAsProcessorSharingDoes) {
+  for (const double utilisation : {0.3, 0.6}) {
+    Scenario scenario;
+    scenario.horizon_s = 3000;
+    scenario.entrypoints = 1;
+    scenario.prefill_instances = 64;
+    scenario.prefill_ranks = 1;
+    scenario.prefill_per_core = 64;
+    scenario.network_delay_ms = 0;
+    scenario.step_overhead_ms = 0;
+    scenario.cost.prefill = {.linear = 1e5};
+    scenario.cost.decode = {.fixed = 1e6};
+    scenario.arrivals.rate = utilisation * 10;
+    scenario.arrivals.classes = {
+        {.input_median = 1000, .input_sigma = 0, .output_median = 1, .output_sigma = 0}};
+    const ClusterOutcome outcome = run(scenario, "least_requests", 5);
+    expect_conserved(outcome, "processor sharing");
+    double sum = 0;
+    for (const RequestOutcome& request : outcome.requests) sum += request.ttft_s();
+    const double expected = 0.1 / (1 - utilisation);
+    EXPECT_NEAR(sum / static_cast<double>(outcome.requests.size()), expected, 0.05 * expected);
+  }
+}
+
 TEST(ClusterSim, LongPromptsThatFloodDoNotStarveShortOnes) {
   const Scenario scenario = load("flood");
   const ClusterOutcome ours = run(scenario, "millrace");

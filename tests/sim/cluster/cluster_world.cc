@@ -21,7 +21,8 @@ PrefillFleet::Settings prefill_settings(const Scenario& s, const PolicyChoice& p
       policy.policy == dataplane::routing::Policy::kMillrace && policy.has_variable_chunk;
   settings.limits.budget_ns = is_variable ? s.step_budget_ms * 1e6 : 1e18;
   settings.limits.share_cap = is_variable ? s.share_cap : 1;
-  if (!is_variable) settings.limits.max_rows = s.chunk_rows;
+  if (s.prefill_max_rows > 0) settings.limits.max_rows = s.prefill_max_rows;
+  if (!is_variable) settings.limits.max_rows = std::min(settings.limits.max_rows, s.chunk_rows);
   return settings;
 }
 
@@ -53,7 +54,12 @@ ClusterWorld::ClusterWorld(const Scenario& scenario, const PolicyChoice& policy,
       entrypoint_bounds_(cumulated_shares(scenario)),
       push_settings_{.ranks_per_instance = static_cast<int>(scenario.prefill_ranks)},
       prefill_(prefill_settings(scenario, policy)),
-      decode_({scenario.decode_instances, scenario.decode_ranks, scenario.cost.decode}),
+      decode_({.instances = scenario.decode_instances,
+               .ranks = scenario.decode_ranks,
+               .cost = scenario.cost.decode,
+               .step_overhead_ns = scenario.decode_step_overhead_ms * 1e6}),
+      prefill_cores_(prefill_.instance_count(), scenario.prefill_per_core),
+      decode_cores_(decode_.instance_count(), scenario.decode_per_core),
       prefill_instances_(static_cast<std::size_t>(scenario.prefill_instances)),
       decode_instances_(static_cast<std::size_t>(scenario.decode_instances)),
       prefill_view_(static_cast<std::size_t>(scenario.entrypoints), target_count()),

@@ -13,6 +13,7 @@
 #include "dataplane/routing/prefill_claim.h"
 #include "dataplane/routing/prefill_queue.h"
 #include "dataplane/routing/push_policy.h"
+#include "tests/sim/cluster/core_shares.h"
 #include "tests/sim/cluster/decode_fleet.h"
 #include "tests/sim/cluster/event_heap.h"
 #include "tests/sim/cluster/load_view.h"
@@ -92,6 +93,8 @@ class ClusterWorld {
   bool is_pulling() const { return is_ours() && policy_.has_pull; }
   std::size_t target_count() const;  // that prefill is charged to
   void at(SimTime at, Kind kind, std::size_t a = 0, std::size_t b = 0);
+  void schedule_prefill(std::span<const CoreShares::End> ends);
+  void schedule_decode(std::span<const CoreShares::End> ends);
   void handle(const Event& event);
   bool is_counted() const { return now_ >= warmup_ && now_ <= horizon_; }
   TimePoint now_point() const { return TimePoint(std::chrono::nanoseconds(now_)); }
@@ -160,6 +163,8 @@ class ClusterWorld {
   std::vector<Entrypoint> entrypoints_;
   PrefillFleet prefill_;
   DecodeFleet decode_;
+  CoreShares prefill_cores_;
+  CoreShares decode_cores_;
   std::vector<Instance> prefill_instances_;
   std::vector<Instance> decode_instances_;
   LoadView prefill_view_;

@@ -54,7 +54,7 @@ std::optional<SimTime> DecodeFleet::begin_step(std::size_t index, SimTime now) {
   instance.slowest_ns = slowest;
   instance.mean_ns = sum / static_cast<double>(ranks_);
   instance.is_running = true;
-  return now + std::llround(std::max(slowest, 1.0));
+  return now + std::llround(std::max(slowest + settings_.step_overhead_ns, 1.0));
 }
 
 void DecodeFleet::end_step(std::size_t index, bool is_counted,

@@ -19,6 +19,7 @@ class DecodeFleet {
     std::int64_t instances = 1;
     std::int64_t ranks = 1;  ///< of an instance
     dataplane::cost::DecodeCostModel cost;
+    double step_overhead_ns = 0;
   };
   explicit DecodeFleet(const Settings& settings);
 

@@ -78,6 +78,8 @@ class PrefillFleet {
   const PrefillLoad& load(std::size_t rank) const { return loads_[rank]; }
   /// When the running step ends; `now` or earlier when none runs.
   SimTime step_end(std::size_t instance) const { return instances_[instance].step_end; }
+  /// It ends at another time than begin_step said.
+  void set_step_end(std::size_t instance, SimTime end) { instances_[instance].step_end = end; }
   bool is_running(std::size_t instance) const { return instances_[instance].is_running; }
   const StepSums& sums() const { return sums_; }
 

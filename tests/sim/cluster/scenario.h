@@ -76,7 +76,9 @@ struct Scenario {
   double step_budget_ms = 300;
   double quota_per_rank_ms = 600;
   double share_cap = 1;
-  std::int64_t chunk_rows = 8192;  ///< of a step where chunks do not vary with cost
+  std::int64_t chunk_rows = 8192;     ///< of a step where chunks do not vary with cost
+  std::int64_t prefill_max_rows = 0;  ///< of a step, whatever the policy; 0 = no bound
+  std::int64_t prefill_per_core = 1;  ///< instances that share the time of what they run on
   double step_overhead_ms = 2;
   double fetch_deadline_s = 5;
 
@@ -86,7 +88,9 @@ struct Scenario {
   double bucket_min_share_change = 0.05;
 
   std::int64_t decode_instances = 1;
-  std::int64_t decode_ranks = 8;        ///< of an instance
+  std::int64_t decode_ranks = 8;  ///< of an instance
+  std::int64_t decode_per_core = 1;
+  double decode_step_overhead_ms = 0;
   std::int64_t late_decode_choice = 0;  ///< 1: at hand-over; 0: with the prefill rank
   std::int64_t decode_look = 16;        ///< ranks with room that millrace looks at
   std::int64_t kv_tokens_per_rank = 1 << 20;
