@@ -5,6 +5,8 @@
 
 #include "api/proto/engine.pb.h"
 #include "common/check.h"
+#include "common/str_cat.h"
+#include "dataplane/cost/cost_model.h"
 
 namespace millrace::api::entrypoint {
 
@@ -162,17 +164,26 @@ void EnginePool::on_events(const std::string& worker_id, const proto::v1::Engine
     slot.next_reconnect = std::chrono::milliseconds(0);
     log_.info("worker_up", {{"worker", worker_id}, {"address", slot.worker.address}});
   }
-  if (events.has_prefill_cost()) {
-    const proto::v1::PrefillCost& cost = events.prefill_cost();
-    slot.cost =
-        admin::PrefillCost{cost.quadratic_ns(), cost.cross_ns(), cost.linear_ns(), cost.fixed_ns()};
-  }
+  if (events.has_prefill_cost()) take_cost(slot, events.prefill_cost());
   if (events.has_load() && slot.charges.report(to_report(slot.worker.incarnation, events.load()))) {
     slot.load = events.load();
     show(slot);
   }
   callbacks_.on_events(worker_id, events);
   callbacks_.on_capacity();
+}
+
+/// One that makes no sense is passed over: the controller would refuse the report that names it.
+void EnginePool::take_cost(Slot& slot, const proto::v1::PrefillCost& cost) {
+  const absl::Status status = dataplane::cost::check(
+      {cost.quadratic_ns(), cost.cross_ns(), cost.linear_ns(), cost.fixed_ns()});
+  if (status.ok()) {
+    slot.cost =
+        admin::PrefillCost{cost.quadratic_ns(), cost.cross_ns(), cost.linear_ns(), cost.fixed_ns()};
+  } else {
+    log_.warn("worker_cost_ignored",
+              {{"worker", slot.worker.worker_id}, {"reason", message_of(status)}});
+  }
 }
 
 void EnginePool::on_down(const std::string& worker_id, const absl::Status& reason) {

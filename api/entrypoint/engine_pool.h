@@ -81,6 +81,7 @@ class EnginePool {
   void watch(Slot& slot);
   void drop(const std::string& worker_id);
   void show(const Slot& slot);
+  void take_cost(Slot& slot, const proto::v1::PrefillCost& cost);
 
   common::http::EventLoop& loop_;
   const Logger log_;
