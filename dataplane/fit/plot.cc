@@ -6,15 +6,15 @@
 #include <utility>
 #include <vector>
 
+#include "common/svg/svg.h"
+
 namespace millrace::dataplane::fit {
 namespace {
 
-constexpr double kWidth = 640;
-constexpr double kHeight = 480;
-constexpr double kLeft = 70;
-constexpr double kRight = 20;
-constexpr double kTop = 40;
-constexpr double kBottom = 50;
+namespace svg = common::svg;
+
+constexpr svg::Frame kFrame{
+    .width = 640, .height = 480, .left = 70, .right = 20, .top = 40, .bottom = 50};
 
 /// Measured and predicted, in milliseconds.
 using Points = std::vector<std::pair<double, double>>;
@@ -25,8 +25,8 @@ struct Axes {
   double high = 0;
 
   double share(double ms) const { return (std::log10(ms) - low) / (high - low); }
-  double x(double ms) const { return kLeft + share(ms) * (kWidth - kLeft - kRight); }
-  double y(double ms) const { return kHeight - kBottom - share(ms) * (kHeight - kTop - kBottom); }
+  double x(double ms) const { return kFrame.x(share(ms)); }
+  double y(double ms) const { return kFrame.y(share(ms)); }
 };
 
 template <typename... Values>
@@ -34,20 +34,6 @@ std::string format(const char* pattern, Values... values) {
   char text[256];
   const int length = std::snprintf(text, sizeof text, pattern, values...);
   return {text, static_cast<std::size_t>(std::clamp(length, 0, int{sizeof text} - 1))};
-}
-
-std::string escape(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    if (c == '<') {
-      out += "&lt;";
-    } else if (c == '&') {
-      out += "&amp;";
-    } else {
-      out += c;
-    }
-  }
-  return out;
 }
 
 Axes axes_for(const Points& a, const Points& b) {
@@ -64,31 +50,24 @@ Axes axes_for(const Points& a, const Points& b) {
 }
 
 std::string grid(const Axes& axes) {
-  std::string svg;
+  std::vector<svg::Tick> ticks;
   for (double exponent = axes.low; exponent <= axes.high; ++exponent) {
     const double ms = std::pow(10, exponent);
-    svg += format("<path class=\"grid\" d=\"M%.1f %.1fV%.1fM%.1f %.1fH%.1f\"/>\n", axes.x(ms), kTop,
-                  kHeight - kBottom, kLeft, axes.y(ms), kWidth - kRight);
-    svg += format("<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">%g</text>\n", axes.x(ms),
-                  kHeight - kBottom + 18, ms);
-    svg += format("<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\">%g</text>\n", kLeft - 8,
-                  axes.y(ms) + 4, ms);
+    ticks.push_back({axes.share(ms), format("%g", ms)});
   }
-  const double low = std::pow(10, axes.low);
-  const double high = std::pow(10, axes.high);
-  svg += format("<path class=\"diagonal\" d=\"M%.1f %.1fL%.1f %.1f\"/>\n", axes.x(low), axes.y(low),
-                axes.x(high), axes.y(high));
-  return svg;
+  return svg::axes(kFrame, ticks, ticks, svg::Grid::kBoth) +
+         format("<path class=\"diagonal\" d=\"M%.1f %.1fL%.1f %.1f\"/>\n", kFrame.x(0), kFrame.y(0),
+                kFrame.x(1), kFrame.y(1));
 }
 
 std::string dots(const Axes& axes, const Points& points, const char* colour) {
-  std::string svg = format("<g fill=\"%s\" fill-opacity=\"0.35\">\n", colour);
+  std::string circles = format("<g fill=\"%s\" fill-opacity=\"0.35\">\n", colour);
   const double least = std::pow(10, axes.low);
   for (const auto& [measured, predicted] : points) {
-    svg += format("<circle cx=\"%.1f\" cy=\"%.1f\" r=\"2\"/>\n", axes.x(measured),
-                  axes.y(std::max(predicted, least)));
+    circles += format("<circle cx=\"%.1f\" cy=\"%.1f\" r=\"2\"/>\n", axes.x(measured),
+                      axes.y(std::max(predicted, least)));
   }
-  return svg + "</g>\n";
+  return circles + "</g>\n";
 }
 
 }  // namespace
@@ -111,24 +90,28 @@ std::string draw_fit(const Measured& measured, const cost::CostModel& prefill,
     decode_points.emplace_back(s.ns * 1e-6, predicted * 1e-6);
   }
   const Axes axes = axes_for(prefill_points, decode_points);
-  std::string svg = format(
+  std::string drawing = format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %g %g\" font-family=\"sans-serif\" "
       "font-size=\"12\">\n",
-      kWidth, kHeight);
-  svg += "<style>.grid{stroke:#ddd;fill:none}.diagonal{stroke:#444;fill:none}</style>\n";
-  svg += format("<rect width=\"%g\" height=\"%g\" fill=\"white\"/>\n", kWidth, kHeight);
-  svg += format("<text x=\"%g\" y=\"20\" font-size=\"14\">", kLeft) + escape(title) + "</text>\n";
-  svg += grid(axes);
-  svg += dots(axes, prefill_points, "#1f6fb4") + dots(axes, decode_points, "#d1680f");
-  svg += format("<text x=\"%g\" y=\"%g\" text-anchor=\"middle\">measured, ms a step</text>\n",
-                (kLeft + kWidth - kRight) / 2, kHeight - 12);
-  svg += format(
+      kFrame.width, kFrame.height);
+  drawing += "<style>.grid{stroke:#ddd;fill:none}.diagonal{stroke:#444;fill:none}</style>\n";
+  drawing +=
+      format("<rect width=\"%g\" height=\"%g\" fill=\"white\"/>\n", kFrame.width, kFrame.height);
+  drawing += format("<text x=\"%g\" y=\"20\" font-size=\"14\">", kFrame.left) +
+             svg::escaped(title) + "</text>\n";
+  drawing += grid(axes);
+  drawing += dots(axes, prefill_points, "#1f6fb4") + dots(axes, decode_points, "#d1680f");
+  drawing += format("<text x=\"%g\" y=\"%g\" text-anchor=\"middle\">measured, ms a step</text>\n",
+                    (kFrame.left + kFrame.width - kFrame.right) / 2, kFrame.height - 12);
+  drawing += format(
       "<text transform=\"translate(18 %g) rotate(-90)\" text-anchor=\"middle\">predicted, "
       "ms</text>\n",
-      (kTop + kHeight - kBottom) / 2);
-  svg += format("<text x=\"%g\" y=\"%g\" fill=\"#1f6fb4\">prefill</text>\n", kLeft + 12, kTop + 18);
-  svg += format("<text x=\"%g\" y=\"%g\" fill=\"#d1680f\">decode</text>\n", kLeft + 12, kTop + 34);
-  return svg + "</svg>\n";
+      (kFrame.top + kFrame.height - kFrame.bottom) / 2);
+  drawing += format("<text x=\"%g\" y=\"%g\" fill=\"#1f6fb4\">prefill</text>\n", kFrame.left + 12,
+                    kFrame.top + 18);
+  drawing += format("<text x=\"%g\" y=\"%g\" fill=\"#d1680f\">decode</text>\n", kFrame.left + 12,
+                    kFrame.top + 34);
+  return drawing + "</svg>\n";
 }
 
 }  // namespace millrace::dataplane::fit

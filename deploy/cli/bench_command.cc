@@ -130,9 +130,12 @@ absl::StatusOr<std::vector<RequestShape>> make_shapes(const BenchOptions& option
                      : options.trace.empty() ? kSyntheticRequests
                                              : kWholeTrace;
   if (options.trace.empty()) {
-    return equal_requests(limit, options.input_tokens, options.output_tokens);
+    const RequestShape shape{.input_tokens = options.input_tokens,
+                             .output_tokens = options.output_tokens};
+    return std::vector<RequestShape>(limit, shape);
   }
-  ASSIGN_OR_RETURN(std::vector<RequestShape> shapes, read_trace(options.trace, limit));
+  ASSIGN_OR_RETURN(std::vector<RequestShape> shapes,
+                   common::trace::read_trace(options.trace, limit));
   for (RequestShape& shape : shapes) {
     // A trace counts a request that produced nothing; a server answers with a token at least.
     shape.input_tokens = std::max(shape.input_tokens, 1);

@@ -6,11 +6,13 @@
 #include <string>
 #include <vector>
 
+#include "common/trace/trace.h"
 #include "common/types.h"
 #include "deploy/cli/prompt_text.h"
-#include "deploy/cli/trace.h"
 
 namespace millrace::deploy::cli {
+
+using common::trace::RequestShape;
 
 /// What is sent, to whom, how fast.
 struct LoadOptions {

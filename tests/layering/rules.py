@@ -60,7 +60,7 @@ HOMES = {
     "pcre2.h": ("PCRE2", ["api/tokenizer", "dataplane/grammar"]),
     "unicode/": ("ICU", ["api/tokenizer", "dataplane/grammar"]),
     "pybind11/": ("pybind11", ["api/python"]),
-    "zlib.h": ("zlib", ["deploy/cli", "tests/sim"]),
+    "zlib.h": ("zlib", ["common/trace"]),
     "benchmark/": ("Google Benchmark", ["tests/bench"]),
     "immintrin.h": ("x86 intrinsics", ["dataplane/engine"]),
 }

@@ -3,19 +3,28 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdio>
 
 #include "common/str_cat.h"
+#include "common/svg/svg.h"
 #include "tests/sim/cluster/summary.h"
 
 namespace millrace::sim {
 namespace {
 
-constexpr double kWidth = 720;
-constexpr double kHeight = 300;
-constexpr double kLeft = 60;
-constexpr double kBottom = 40;
-constexpr double kTop = 10;
+using common::svg::escaped;
+using common::svg::Frame;
+using common::svg::Grid;
+using common::svg::number;
+using common::svg::Tick;
+
+constexpr Frame kFrame{.width = 720,
+                       .height = 300,
+                       .left = 60,
+                       .right = 10,
+                       .top = 10,
+                       .bottom = 40,
+                       .x_label_gap = 16,
+                       .y_label_gap = 6};
 constexpr std::array<std::string_view, 8> kColours = {"#1b6ca8", "#c8553d", "#3a7d44", "#8f4899",
                                                       "#b8860b", "#5c6b73", "#d1495b", "#00798c"};
 
@@ -27,36 +36,6 @@ struct Line {
   std::string name;
   std::vector<Point> points;
 };
-
-std::string number(double value) {
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.4g", value);
-  return text.data();
-}
-
-/// Names come from the command line and from files.
-std::string escaped(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    switch (c) {
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '&':
-        out += "&amp;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      default:
-        out += c;
-    }
-  }
-  return out;
-}
 
 /// The distribution of values as a line of 200 points from the lowest to the highest.
 std::vector<Point> distribution(std::vector<double> values) {
@@ -80,33 +59,30 @@ struct Axes {
 };
 
 std::string axes_svg(const Axes& axes) {
-  std::string svg;
+  std::vector<Tick> x;
+  std::vector<Tick> y;
   for (int i = 0; i <= 4; ++i) {
     const double share = i / 4.0;
-    const double x = kLeft + share * (kWidth - kLeft - 10);
-    const double y = kHeight - kBottom - share * (kHeight - kBottom - kTop);
-    svg += str_cat("<line class='g' x1='", number(kLeft), "' x2='", number(kWidth - 10), "' y1='",
-                   number(y), "' y2='", number(y), "'/><text x='", number(kLeft - 6), "' y='",
-                   number(y + 4), "' text-anchor='end'>", number(share * axes.y_most),
-                   "</text><text x='", number(x), "' y='", number(kHeight - kBottom + 16),
-                   "' text-anchor='middle'>", number(share * axes.x_most), "</text>");
+    x.push_back({share, number(share * axes.x_most)});
+    y.push_back({share, number(share * axes.y_most)});
   }
-  return str_cat(svg, "<text x='", number(kWidth / 2), "' y='", number(kHeight - 6),
-                 "' text-anchor='middle'>", axes.x_name, "</text><text x='", number(kLeft + 4),
-                 "' y='", number(kTop + 10), "'>", axes.y_name, "</text>");
+  return str_cat(common::svg::axes(kFrame, x, y, Grid::kHorizontal), "<text x='",
+                 number(kFrame.width / 2), "' y='", number(kFrame.height - 6),
+                 "' text-anchor='middle'>", axes.x_name, "</text><text x='",
+                 number(kFrame.left + 4), "' y='", number(kFrame.top + 10), "'>", axes.y_name,
+                 "</text>");
 }
 
 std::string plot(const Axes& axes, const std::vector<Line>& lines) {
-  std::string svg = str_cat("<h2>", axes.title, "</h2><svg viewBox='0 0 ", number(kWidth), " ",
-                            number(kHeight), "'>", axes_svg(axes));
+  std::string svg = str_cat("<h2>", axes.title, "</h2><svg viewBox='0 0 ", number(kFrame.width),
+                            " ", number(kFrame.height), "'>", axes_svg(axes));
   std::string legend = "<p>";
   for (std::size_t i = 0; i < lines.size(); ++i) {
     const std::string_view colour = kColours[i % kColours.size()];
     std::string path;
     for (const Point& point : lines[i].points) {
-      const double x = kLeft + std::min(point.x / axes.x_most, 1.0) * (kWidth - kLeft - 10);
-      const double y =
-          kHeight - kBottom - std::min(point.y / axes.y_most, 1.0) * (kHeight - kBottom - kTop);
+      const double x = kFrame.x(std::min(point.x / axes.x_most, 1.0));
+      const double y = kFrame.y(std::min(point.y / axes.y_most, 1.0));
       path += str_cat(path.empty() ? "" : " ", number(x), ",", number(y));
     }
     svg += str_cat("<polyline fill='none' stroke-width='2' stroke='", colour, "' points='", path,
@@ -173,7 +149,7 @@ std::string table_html(std::span<const ReportedRun> runs) {
 
 constexpr std::string_view kStyle =
     "body{font:15px/1.5 system-ui,sans-serif;max-width:860px;margin:2em auto;color:#222}"
-    "svg{width:100%;font-size:11px}.g{stroke:#ddd}table{border-collapse:collapse;width:100%}"
+    "svg{width:100%;font-size:11px}.grid{stroke:#ddd}table{border-collapse:collapse;width:100%}"
     "td,th{padding:.3em .5em;border-bottom:1px solid #ddd;text-align:right}"
     "td:first-child,th:first-child{text-align:left}";
 

@@ -18,9 +18,8 @@ struct TraceRow {
   std::int32_t parent = -1;        ///< the row that used the last of these blocks last
 };
 
-/// Reads at most `most` rows (0: all), plain or gzip-compressed: JSON lines with timestamp (ms),
-/// input_length, output_length and hash_ids (prefix blocks of 512 tokens: the Mooncake traces), or
-/// CSV with TIMESTAMP, ContextTokens, GeneratedTokens (Azure 2023; nothing is cached there).
+/// At most `most` rows (0: all) of a trace that common/trace reads. Nothing is cached of one
+/// without prefix blocks.
 ///
 /// A cache of `cache_blocks` blocks (0: unbounded; the one used longest ago makes way) holds what
 /// rows before used. Rows with no input or output count as one token. kNotFound: no such file;

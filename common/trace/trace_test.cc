@@ -1,4 +1,4 @@
-#include "deploy/cli/trace.h"
+#include "common/trace/trace.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,12 +10,14 @@
 
 #include "common/str_cat.h"
 
-namespace millrace::deploy::cli {
+namespace millrace::common::trace {
 namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 class TraceTest : public ::testing::Test {
  protected:
@@ -53,12 +55,14 @@ TEST_F(TraceTest, ReadsCsvWithoutAFinalNewlineOverMidnight) {
 
 TEST_F(TraceTest, ReadsJsonLines) {
   const auto trace =
-      read(R"({"timestamp": 3000, "input_length": 6758, "output_length": 500, "hash_ids": [0, 1]})"
+      read(R"({"timestamp": 3000, "input_length": 6758, "output_length": 500, "hash_ids": [0, 17]})"
            "\n"
-           R"({"timestamp": 6000, "input_length": 7322, "output_length": 490, "hash_ids": []})"
+           R"({"timestamp": 6000, "input_length": 7322, "output_length": 490})"
            "\n");
   ASSERT_TRUE(trace.ok()) << trace.status();
   ASSERT_EQ(trace->size(), 2u);
+  EXPECT_THAT((*trace)[0].prefix_blocks, ElementsAre(0, 17));
+  EXPECT_THAT((*trace)[1].prefix_blocks, IsEmpty());
   EXPECT_EQ((*trace)[1].input_tokens, 7322);
   EXPECT_EQ((*trace)[1].output_tokens, 490);
   EXPECT_EQ((*trace)[1].arrival, milliseconds(3000));
@@ -91,6 +95,13 @@ TEST_F(TraceTest, NamesTheLineThatIsWrong) {
   EXPECT_THAT(error_of(kCsv + "\n2023-11-16 00:00:00,1,1\n"), HasSubstr("line 4: is earlier"));
   EXPECT_THAT(error_of("a,b\n"), HasSubstr("line 1: is neither"));
   EXPECT_THAT(error_of("{\"timestamp\": 1}\n"), HasSubstr("input_length"));
+  EXPECT_THAT(error_of(R"({"timestamp": 1, "input_length": 1, "output_length": 16777217})"),
+              HasSubstr("out of range"));
+  EXPECT_THAT(error_of(R"({"timestamp": 1e13, "input_length": 1, "output_length": 1})"),
+              HasSubstr("timestamp"));
+  EXPECT_THAT(
+      error_of(R"({"timestamp": 1, "input_length": 1, "output_length": 1, "hash_ids": [0.5]})"),
+      HasSubstr("hash_ids must be whole numbers"));
   EXPECT_THAT(error_of(header), HasSubstr("holds no request"));
 }
 
@@ -115,4 +126,4 @@ TEST(CommittedTrace, HasTheSumsThatAwkFinds) {
 }
 
 }  // namespace
-}  // namespace millrace::deploy::cli
+}  // namespace millrace::common::trace

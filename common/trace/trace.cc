@@ -1,4 +1,4 @@
-#include "deploy/cli/trace.h"
+#include "common/trace/trace.h"
 
 #include <zlib.h>
 
@@ -17,14 +17,14 @@
 #include "common/status_macros.h"
 #include "common/str_cat.h"
 
-namespace millrace::deploy::cli {
+namespace millrace::common::trace {
 namespace {
 
-using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 
 constexpr int kMaxLineBytes = 1 << 20;
-constexpr std::int64_t kMaxTokens = std::int64_t{1} << 30;
+constexpr double kMaxTimestampMs = 1e12;  // 31 years
+constexpr std::int64_t kMaxTokens = std::int64_t{1} << 24;
 constexpr std::string_view kCsvHeader = "TIMESTAMP,ContextTokens,GeneratedTokens";
 
 /// Lines of a file that may be compressed. gzip's own checksum is verified at the end of the file.
@@ -128,20 +128,37 @@ absl::StatusOr<RequestShape> parse_csv_row(std::string_view line) {
   return shape;
 }
 
+absl::StatusOr<std::vector<std::int64_t>> parse_blocks(const Json& row) {
+  std::vector<std::int64_t> blocks;
+  const auto ids = row.find("hash_ids");
+  if (ids == row.end()) return blocks;
+  if (!ids->is_array()) return absl::InvalidArgumentError("hash_ids must be a list");
+  blocks.reserve(ids->size());
+  for (const Json& id : *ids) {
+    if (!id.is_number_integer()) {
+      return absl::InvalidArgumentError("hash_ids must be whole numbers");
+    }
+    blocks.push_back(id.get<std::int64_t>());
+  }
+  return blocks;
+}
+
 absl::StatusOr<RequestShape> parse_json_row(std::string_view line) {
   ASSIGN_OR_RETURN(const Json row, parse_json(line));
   ASSIGN_OR_RETURN(const double timestamp_ms, json_number(row, "timestamp"));
   ASSIGN_OR_RETURN(const std::int64_t input, json_int(row, "input_length"));
   ASSIGN_OR_RETURN(const std::int64_t output, json_int(row, "output_length"));
-  if (timestamp_ms < 0 || timestamp_ms > 1e15) {
+  if (!(timestamp_ms >= 0 && timestamp_ms <= kMaxTimestampMs)) {
     return absl::InvalidArgumentError("timestamp is out of range");
   }
   if (input < 0 || input > kMaxTokens || output < 0 || output > kMaxTokens) {
     return absl::InvalidArgumentError("input_length or output_length is out of range");
   }
-  return RequestShape{.input_tokens = static_cast<int>(input),
-                      .output_tokens = static_cast<int>(output),
-                      .arrival = nanoseconds(static_cast<std::int64_t>(timestamp_ms * 1e6))};
+  RequestShape shape{.input_tokens = static_cast<int>(input),
+                     .output_tokens = static_cast<int>(output),
+                     .arrival = nanoseconds(static_cast<std::int64_t>(timestamp_ms * 1e6))};
+  ASSIGN_OR_RETURN(shape.prefix_blocks, parse_blocks(row));
+  return shape;
 }
 
 }  // namespace
@@ -169,7 +186,7 @@ absl::StatusOr<std::vector<RequestShape>> read_trace(const std::string& path, st
     if (!requests.empty() && shape->arrival < requests.back().arrival) {
       return absl::InvalidArgumentError(str_cat(place, ": is earlier than the line before"));
     }
-    requests.push_back(*shape);
+    requests.push_back(*std::move(shape));
   }
   if (requests.empty()) return absl::InvalidArgumentError(str_cat(path, ": holds no request"));
   const nanoseconds start = requests.front().arrival;
@@ -177,9 +194,4 @@ absl::StatusOr<std::vector<RequestShape>> read_trace(const std::string& path, st
   return requests;
 }
 
-std::vector<RequestShape> equal_requests(std::size_t count, int input_tokens, int output_tokens) {
-  return std::vector<RequestShape>(
-      count, RequestShape{.input_tokens = input_tokens, .output_tokens = output_tokens});
-}
-
-}  // namespace millrace::deploy::cli
+}  // namespace millrace::common::trace
