@@ -133,7 +133,8 @@ def run_live(options, policy, requests, prefill):
     result = summary_of([t.ttft_s for t in timings], [t.tpot_ms for t in timings if t.gaps_ms])
     used, own_use = (b - a for a, b in zip(use_before, use_after))
     result.update(prefill_steps=after[0] - before[0], prefill_busy_s=after[1] - before[1], load_before=load,
-                  slowness=statistics.mean(factors), others_share=max(0.0, used - own_use) / seconds)
+                  slowness=statistics.mean(factors), own_share=own_use / seconds,
+                  others_share=max(0.0, used - own_use) / seconds)
     return result
 
 
@@ -186,7 +187,7 @@ def simulate(options, folder, delays, factor, cost, requests, policies):
         command += ["--policy", policy]
     subprocess.run([str(part) for part in command], check=True, stdout=subprocess.DEVNULL)
     return [{"ttft_p50_ms": 1000 * p["ttft_s"]["p50"], "ttft_p99_ms": 1000 * p["ttft_s"]["p99"],
-             "tpot_p50_ms": p["tpot_ms"]["p50"], "prefill_busy": p["prefill_utilisation"]}
+             "tpot_p50_ms": p["tpot_ms"]["p50"], "prefill_share": options.prefill * p["prefill_utilisation"]}
             for p in json.loads(out.read_text())["policies"]]
 
 
@@ -233,9 +234,9 @@ def report(result):
         verdict = ("agrees" if pair["agrees"] else "WRONG SIGN") if pair["counts"] else "too close to count"
         print(f"{pair['policies'][0]} / {pair['policies'][1]}: simulated {pair['simulated']:.2f}, "
               f"live {pair['live']:.2f}: {verdict}")
-    for live, sim in zip(result["live"], result["simulated"]):
-        share = live["prefill_busy_s"] / result["seconds"]
-        print(f"prefill busy: live {100 * share:.0f} %, simulated {100 * sim['prefill_busy']:.0f} %")
+    for policy, live, sim in zip(result["policies"], result["live"], result["simulated"]):
+        print(f"{policy}: prefill had {100 * live['own_share']:.0f} % of its core, simulated "
+              f"{100 * sim['prefill_share']:.0f} %")
 
 
 def parse_arguments():
