@@ -50,7 +50,12 @@ absl::StatusOr<std::unique_ptr<Core>> Core::create(const CoreConfig& config, eng
 
 Core::Core(const CoreConfig& config, engine::Engine& engine, transfer::ExportTable& exports,
            scheduler::Scheduler scheduler)
-    : config_(config), engine_(engine), exports_(exports), scheduler_(std::move(scheduler)) {}
+    : config_(config), engine_(engine), exports_(exports), scheduler_(std::move(scheduler)) {
+  if (!config.prefill_cost) return;
+  is_cost_known_ = true;
+  prefill_cost_ = *config.prefill_cost;
+  scheduler_.set_cost(prefill_cost_);
+}
 
 // ---- commands -----------------------------------------------------------------------------------
 

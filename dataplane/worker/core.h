@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -31,6 +32,8 @@ struct CoreConfig {
   scheduler::SchedulerLimits limits;
   /// How long a request waits for its stored KV before it begins with what is there.
   std::chrono::milliseconds kv_fetch_timeout{2000};
+  /// What prefill costs here, if it was measured before; else it is found out.
+  std::optional<cost::CostModel> prefill_cost = std::nullopt;
 };
 
 /// KV to be fetched for an admitted request. Whoever takes the job answers with ImportDone, unless

@@ -467,6 +467,25 @@ int run_measured(Worker& prefill, const std::string& id, std::size_t tokens,
   return largest;
 }
 
+TEST(Core, BeginsWithTheCostsItIsGivenAndLearnsBetterOnes) {
+  TestEngine engine(std::make_shared<TestEngineControls>(), 64);
+  const auto exports = *transfer::ExportTable::open(
+      {.host_id = "here", .worker_id = str_cat("c-", ::getpid())}, 1, {});
+  const auto core = *Core::create({.role = Role::kPrefill,
+                                   .worker_id = "p0",
+                                   .host_id = "here",
+                                   .transfer_address = "127.0.0.1:1",
+                                   .eos_tokens = {kEos},
+                                   .limits = {.kv_blocks = 64},
+                                   .prefill_cost = cost::CostModel{.linear = 5e5}},
+                                  engine, *exports);
+  EXPECT_EQ(core->load().prefill_cost->linear, 5e5);
+  core->on_command(PublishedCost{{.linear = 7e5}});
+  core->on_command(OpenStream{kStream});
+  core->on_command(StartPrefill{spec_of("a", tokens_of(100), 1)});
+  EXPECT_EQ(core->load().queued_ns, 100 * 500'000) << "its own count, not the published ones";
+}
+
 TEST(Core, LearnsWhatItsStepsCostAndKeepsThemWithinTheBudget) {
   const cost::CostModel truth{.cross = 500, .linear = 1e6, .fixed = 2e6};
   Worker prefill(Role::kPrefill,

@@ -19,6 +19,7 @@
 #include "common/process/shutdown_signal.h"
 #include "common/status_macros.h"
 #include "common/str_cat.h"
+#include "dataplane/cost/cost_file.h"
 #include "dataplane/engine/engine.h"
 #include "dataplane/model/checkpoint.h"
 #include "dataplane/worker/worker_server.h"
@@ -46,6 +47,7 @@ struct Options {
   engine::EngineLimits limits{.max_step_rows = 256, .threads = 0};
   double step_budget_ms = 300;
   double share_cap = 1;
+  std::string cost_file;
   std::string ready_file;
   std::string log_level = "info";
 };
@@ -85,6 +87,9 @@ void declare(CLI::App& app, Options& options) {
                  "Share of a step's budget for one prefill while others wait; 1: no limit")
       ->check(CLI::Range(0.01, 1.0))
       ->capture_default_str();
+  app.add_option("--cost-file", options.cost_file,
+                 "What `millrace bench fit` wrote for this model on this kind of machine; without "
+                 "it, costs are learnt from steps");
   app.add_option("--threads", options.limits.threads,
                  "Threads that compute a step; 0: one for each core this process may use")
       ->check(CLI::Range(0, 1024))
@@ -114,6 +119,18 @@ absl::Status check_addresses(const Options& options) {
         "--listen ", options.listen, " needs --advertise host:port, which other workers call"));
   }
   return absl::OkStatus();
+}
+
+/// The costs of the file, if there is one and it is of this engine.
+absl::StatusOr<std::optional<cost::CostModel>> read_costs(const Options& options,
+                                                          const std::string& digest_hex) {
+  if (options.cost_file.empty()) return std::nullopt;
+  ASSIGN_OR_RETURN(const std::string text, read_file(options.cost_file));
+  ASSIGN_OR_RETURN(const cost::CostFile file, cost::parse_cost_file(text, options.cost_file));
+  const cost::CostSubject engine{
+      .model_id = options.model_id, .artifact_digest = digest_hex, .backend = "cpu", .machine = {}};
+  RETURN_IF_ERROR(cost::check_subject(file, engine, options.cost_file));
+  return file.prefill;
 }
 
 absl::Status write_ready_file(const Options& options, const WorkerServer& server,
@@ -160,11 +177,12 @@ absl::Status run(const Options& options, const Logger& log) {
   config.limits.kv_blocks = options.limits.kv_blocks;
   config.limits.step_budget_ns = options.step_budget_ms * 1e6;
   config.limits.share_cap = options.share_cap;
+  const std::string digest_hex = to_hex(digest);
+  ASSIGN_OR_RETURN(config.prefill_cost, read_costs(options, digest_hex));
   ASSIGN_OR_RETURN(const std::unique_ptr<WorkerServer> server,
                    WorkerServer::start(config, std::move(engine), registry, log));
   ASSIGN_OR_RETURN(const std::unique_ptr<MetricsServer> metrics,
                    MetricsServer::start(options.metrics, registry));
-  const std::string digest_hex = to_hex(digest);
   RETURN_IF_ERROR(write_ready_file(options, *server, *metrics, digest_hex));
   log.info("worker_ready", {{"worker_id", options.worker_id},
                             {"role", options.role},

@@ -13,6 +13,7 @@
 #include "common/mapped_file.h"
 #include "common/process/child_process.h"
 #include "common/process/shared_region.h"
+#include "dataplane/cost/cost_file.h"
 #include "dataplane/worker/test_cluster.h"
 #include "dataplane/worker/test_single.h"
 
@@ -283,6 +284,18 @@ TEST(WorkerProcess, WhatCannotStartSaysWhy) {
   EXPECT_THAT(failed_start({{"--step-rows", "2"}}), HasSubstr("2 rows"));
   EXPECT_THAT(failed_start({{"--listen", "0.0.0.0:0"}}), HasSubstr("--advertise"));
   EXPECT_THAT(failed_start({{"--surprise", "1"}}), HasSubstr("--surprise"));
+  EXPECT_THAT(failed_start({{"--cost-file", "/nonexistent-costs"}}),
+              HasSubstr("/nonexistent-costs"));
+  // Costs of another checkpoint.
+  const std::string costs = temporary_path("costs.json");
+  ASSERT_TRUE(write_file_atomically(
+                  costs, cost::to_json_text({.subject = {"nano", std::string(64, 'a'), "cpu", ""},
+                                             .source = {},
+                                             .prefill = {.linear = 1},
+                                             .decode = {.fixed = 1}}))
+                  .ok());
+  EXPECT_THAT(failed_start({{"--cost-file", costs}}), HasSubstr("checkpoint"));
+  std::filesystem::remove(costs);
 }
 
 }  // namespace

@@ -328,7 +328,8 @@ absl::Status GrpcWorkerServer::open(const WorkerConfig& config, Registry& metric
                                                                 ? address_
                                                                 : config.advertise_address,
                                         .eos_tokens = config.eos_tokens,
-                                        .limits = config.limits},
+                                        .limits = config.limits,
+                                        .prefill_cost = config.prefill_cost},
                                        *engine_, *exports_));
   importer_ = std::make_unique<Importer>(*kv_client_, commands_, metrics, log, Importer::Limits{});
   if (!config.kv_fetch.empty()) {

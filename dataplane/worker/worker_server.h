@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "common/log/log.h"
 #include "common/metrics/metrics.h"
 #include "common/types.h"
+#include "dataplane/cost/cost_model.h"
 #include "dataplane/engine/engine.h"
 #include "dataplane/scheduler/scheduler.h"
 #include "dataplane/transfer/export_table.h"
@@ -40,6 +42,7 @@ struct WorkerConfig {
   std::vector<TokenId> eos_tokens;
   scheduler::SchedulerLimits limits;
   transfer::ExportLimits exports;
+  std::optional<cost::CostModel> prefill_cost = std::nullopt;  ///< as CoreConfig has it
 };
 
 /// One engine behind its gRPC services Engine and KvTransfer.
