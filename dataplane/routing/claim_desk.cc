@@ -72,7 +72,8 @@ void ClaimDesk::set_queued(std::int64_t queued_ns, std::int64_t waiting_requests
 
 bool ClaimDesk::wants_more() const {
   const std::array<std::int64_t, 1> queued = {queued_ns_ + coming_ns_};
-  return !is_stopped_ && waiting_requests_ + coming_requests_ < limits_.max_requests &&
+  return !is_stopped_ && !is_held_up_ &&
+         waiting_requests_ + coming_requests_ < limits_.max_requests &&
          routing::wants_more(queued, limits_);
 }
 

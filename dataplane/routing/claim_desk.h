@@ -50,6 +50,9 @@ class ClaimDesk {
   /// What the engine has in its queue: predicted compute of all rows that are left, and requests
   /// that have not begun.
   void set_queued(std::int64_t queued_ns, std::int64_t waiting_requests);
+  /// Whether finished prefills wait here because decode does not fetch what is exported: whatever
+  /// else came would wait behind them.
+  void set_held_up(bool is_held_up) { is_held_up_ = is_held_up; }
   /// No more claims (the worker drains).
   void stop() { is_stopped_ = true; }
 
@@ -83,6 +86,7 @@ class ClaimDesk {
   std::int64_t waiting_requests_ = 0;
   std::int64_t coming_ns_ = 0;  // of all streams
   std::int64_t coming_requests_ = 0;
+  bool is_held_up_ = false;
   bool is_stopped_ = false;
 };
 

@@ -121,6 +121,15 @@ TEST(ClaimDesk, ServesItsBucketsAndHelpsOthersWhenIdleOrLate) {
   EXPECT_EQ(desk.next_claim(at(10))->bucket, 1);  // its own first
 }
 
+TEST(ClaimDesk, TakesNothingThatWouldWaitForDecode) {
+  ClaimDesk desk({});
+  desk.offer(1, waiting_in(0, 0));
+  desk.set_held_up(true);
+  EXPECT_EQ(desk.next_claim(at(1)), std::nullopt);
+  desk.set_held_up(false);
+  EXPECT_TRUE(desk.next_claim(at(1)).has_value());
+}
+
 TEST(ClaimDesk, StopsForADrain) {
   ClaimDesk desk({});
   desk.offer(1, waiting_in(0, 0));

@@ -156,6 +156,7 @@ struct Load {
   std::int64_t kv_tokens = 0;  ///< prompt and generated tokens of all requests
   std::int64_t queued_ns = 0;  ///< predicted compute of prefill rows that are left
   bool wants_more = false;     ///< it would claim if anything were offered
+  bool is_holding = false;     ///< finished prefills wait for room among the exports
   int kv_blocks_used = 0;
   int kv_blocks_total = 0;
   bool is_draining = false;

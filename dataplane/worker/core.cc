@@ -477,6 +477,7 @@ Load Core::load() const {
           .kv_tokens = kv_tokens,
           .queued_ns = load.queued_ns,
           .wants_more = false,
+          .is_holding = is_holding(),
           .kv_blocks_used = load.kv_blocks_used,
           .kv_blocks_total = config_.limits.kv_blocks,
           .is_draining = is_draining_,

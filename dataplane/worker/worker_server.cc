@@ -169,6 +169,7 @@ class EngineService final : public proto::v1::Engine::CallbackService,
       load_ = load;
       if (load.is_draining) desk_.stop();
       desk_.set_queued(load.queued_ns, load.waiting);
+      desk_.set_held_up(load.is_holding);
       for (const StreamBatch& batch : batches) desk_.taken_up(batch.stream, batch.started_requests);
       load.wants_more = desk_.wants_more();
       for (StreamBatch& batch : batches) {

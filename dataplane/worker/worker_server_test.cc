@@ -166,6 +166,21 @@ TEST(WorkerServer, ClaimsWhatIsOfferedAsLongAsItHasRoom) {
   EXPECT_EQ(older.next_claim()->number(), 3U);
 }
 
+TEST(WorkerServer, ClaimsNothingWhileDecodeDoesNotFetchWhatIsDone) {
+  HashWorker prefill({.exports = {.max_exports = 1}});
+  Stream stream(prefill.server->address());
+  stream.send(start_prefill("a", prompt_of(3), 5));
+  const auto first = stream.next("a");
+  ASSERT_TRUE(first && first->has_prefilled());
+  stream.send(start_prefill("b", prompt_of(3), 5));
+  EXPECT_TRUE(within(kSoon, [&] { return !stream.seen().load.wants_more(); }));
+  stream.send(offer(0, 1));
+  EXPECT_FALSE(stream.next_claim(150ms).has_value());
+  stream.send(cancel("a", first->prefilled().handover().export_id()));
+  EXPECT_TRUE(stream.next("b")->has_prefilled());
+  EXPECT_TRUE(stream.next_claim().has_value());
+}
+
 TEST(WorkerServer, AClaimAnsweredByARequestThatCannotRunIsAnswered) {
   HashWorker prefill({});
   Stream stream(prefill.server->address());
