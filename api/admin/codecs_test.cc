@@ -106,6 +106,7 @@ RoutingView sample_view() {
   view.workers.push_back({"prefill-1", "prefill-1", "n1", "h1", WorkerRole::kPrefill,
                           WorkerState::kReady, 5, "127.0.0.1:2", 3});
   view.prefill_cost = PublishedCost{7, {0.25, 1.5, 30000, 2e6}};
+  view.bucket_edges = {256, 512, 1024};
   view.entrypoints = {{"entrypoint-0", 3, "127.0.0.1:5"}, {"entrypoint-1", 2, "127.0.0.1:6"}};
   return view;
 }
@@ -265,6 +266,7 @@ TEST(AdminCodecs, ParsedValuesEqualTheWrittenOnes) {
   EXPECT_EQ(view->workers[1].bucket, kNoBucket);
   EXPECT_EQ(view->workers[2].bucket, 3);
   EXPECT_EQ(view->prefill_cost, sample_view().prefill_cost);
+  EXPECT_EQ(view->bucket_edges, sample_view().bucket_edges);
 }
 
 TEST(AdminCodecs, AViewOfAnEarlierControllerHasNeitherBucketsNorCosts) {
@@ -272,10 +274,12 @@ TEST(AdminCodecs, AViewOfAnEarlierControllerHasNeitherBucketsNorCosts) {
   EXPECT_FALSE(old["workers"][1].contains("bucket")) << "there is none to show";
   old["workers"][2].erase("bucket");
   old.erase("prefill_cost");
+  old.erase("bucket_edges");
   const absl::StatusOr<RoutingView> view = parse_routing_view(dump_json(old));
   ASSERT_TRUE(view.ok()) << view.status();
   EXPECT_EQ(view->workers[2].bucket, kNoBucket);
   EXPECT_EQ(view->prefill_cost, std::nullopt);
+  EXPECT_TRUE(view->bucket_edges.empty());
 }
 
 TEST(AdminCodecs, BucketsAndCostsRefuseWhatCannotBe) {
@@ -290,6 +294,14 @@ TEST(AdminCodecs, BucketsAndCostsRefuseWhatCannotBe) {
             "\"workers[0].bucket\": only prefill workers have one");
   EXPECT_EQ(view_error("/prefill_cost/cost/cross_ns", -0.5),
             "\"prefill_cost.cost.cross_ns\": must not be negative");
+  const std::string edges_rule = "\"bucket_edges\": must ascend from 1 to 1099511627776";
+  EXPECT_EQ(view_error("/bucket_edges", {0, 1, 2}), edges_rule);
+  EXPECT_EQ(view_error("/bucket_edges", {5, 6, 6}), edges_rule);
+  EXPECT_EQ(view_error("/bucket_edges", {5, 6, kMaxBucketEdge + 1}), edges_rule);
+  EXPECT_EQ(view_error("/bucket_edges", {5, -6}),
+            "\"bucket_edges[1]\" must be an integer between 0 and 2^53");
+  EXPECT_EQ(view_error("/bucket_edges", std::vector<int>(16, 1)),
+            "\"bucket_edges\" must be an array of at most 15 items");
   const auto report_error = [](const char* pointer, const Json& value) {
     Json bad = *parse_json(to_json(sample_entrypoint_report()));
     bad[Json::json_pointer(pointer)] = value;

@@ -93,6 +93,18 @@ absl::StatusOr<PublishedCost> read_published_cost(const Json& value, std::string
   return published;
 }
 
+void read_bucket_edges(ObjectReader& reader, std::vector<std::uint64_t>& edges) {
+  reader.required_list("bucket_edges", kMaxBuckets - 1, edges);
+  std::uint64_t before = 0;
+  for (const std::uint64_t edge : edges) {
+    if (edge <= before || edge > kMaxBucketEdge) {
+      reader.fail("bucket_edges",
+                  absl::InvalidArgumentError(str_cat("must ascend from 1 to ", kMaxBucketEdge)));
+    }
+    before = edge;
+  }
+}
+
 absl::Status check_order(const RoutingView& view) {
   for (std::size_t index = 1; index < view.workers.size(); ++index) {
     if (view.workers[index - 1].worker_id >= view.workers[index].worker_id) {
@@ -178,6 +190,7 @@ std::string to_json(const RoutingView& view) {
   for (const ViewEntrypoint& one : view.entrypoints) entrypoints.push_back(entrypoint_json(one));
   json["entrypoints"] = std::move(entrypoints);
   if (view.prefill_cost) json["prefill_cost"] = published_cost_json(*view.prefill_cost);
+  if (!view.bucket_edges.empty()) json["bucket_edges"] = view.bucket_edges;
   return dump_json(json);
 }
 
@@ -197,6 +210,7 @@ absl::StatusOr<RoutingView> parse_routing_view(std::string_view text) {
   if (reader.has("prefill_cost")) {
     reader.required_object("prefill_cost", &read_published_cost, view.prefill_cost.emplace());
   }
+  if (reader.has("bucket_edges")) read_bucket_edges(reader, view.bucket_edges);
   RETURN_IF_ERROR(reader.finish());
   RETURN_IF_ERROR(check_order(view));
   return view;

@@ -25,6 +25,8 @@ absl::StatusOr<WorkerState> parse_worker_state(std::string_view name);
 inline constexpr int kMaxBuckets = 16;
 /// The bucket of a worker that has none (yet).
 inline constexpr int kNoBucket = -1;
+/// Input lengths that edges of buckets may be: 1 to this.
+inline constexpr std::uint64_t kMaxBucketEdge = std::uint64_t{1} << 40;
 
 /// One engine process as the routing view shows it.
 struct ViewWorker {
@@ -76,6 +78,9 @@ struct RoutingView {
   std::vector<ViewWorker> workers;            ///< ordered by worker_id
   std::vector<ViewEntrypoint> entrypoints;    ///< ordered by entrypoint_id
   std::optional<PublishedCost> prefill_cost;  ///< nullopt: nothing was measured yet
+  /// The input lengths, in tokens, at which buckets 1, 2, ... begin, ascending; empty: the default
+  /// ones (dataplane/routing/buckets.h).
+  std::vector<std::uint64_t> bucket_edges;
 };
 
 std::string to_json(const RoutingView& view);

@@ -44,6 +44,7 @@ Balancer::Worker& Balancer::worker(WorkerRole which, const std::string& worker_i
 
 void Balancer::apply_view(const admin::RoutingView& view) {
   view_version_ = view.version;
+  edges_ = routing::bucket_edges(view.bucket_edges);
   if (view.prefill_cost) {
     const admin::PrefillCost& cost = view.prefill_cost->cost;
     cost_ = {cost.quadratic_ns, cost.cross_ns, cost.linear_ns, cost.fixed_ns};
@@ -105,7 +106,7 @@ void Balancer::forget_news(const std::string& worker_id) {
 
 absl::Status Balancer::add(const PrefillNeed& need) {
   const std::int64_t quota = quota_ns(need.tokens - need.cached, need.cached);
-  const int bucket = routing::bucket_of(need.tokens);
+  const int bucket = routing::bucket_of(need.tokens, edges_);
   // Those that push keep no buckets: first in, first out.
   RETURN_IF_ERROR(board_.push(is_pulling() ? bucket : 0, {.request = need.request,
                                                           .quota_ns = quota,

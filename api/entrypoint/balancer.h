@@ -61,7 +61,8 @@ class Balancer {
   };
   explicit Balancer(const Options& options);
 
-  /// Buckets and costs of a newer view.
+  /// Buckets, their edges and costs of a newer view. Requests that wait keep the bucket that they
+  /// came with: edges change with a controller's flags only, and every bucket is served.
   void apply_view(const admin::RoutingView& view);
   /// A worker is new or has changed; one that has gone accepts nothing.
   void set_worker(const std::string& worker_id, const WorkerState& state);
@@ -136,6 +137,7 @@ class Balancer {
   std::optional<dataplane::routing::PushRouter> router_;  // nullopt: ours
   std::mt19937_64 random_;
   dataplane::cost::CostModel cost_ = dataplane::cost::kUnmeasuredCost;
+  dataplane::routing::BucketEdges edges_;
   std::uint64_t view_version_ = 0;
   std::array<Role, 2> roles_;
   std::array<int, dataplane::routing::kBucketCount> bucket_workers_{};

@@ -99,6 +99,22 @@ TEST(Balancer, TakesBucketsAndCostsFromTheView) {
   EXPECT_EQ(listeners(balancer.take_news(at(0))).size(), 4U - 1U) << "p0 was told just now";
 }
 
+TEST(Balancer, TakesEdgesFromTheViewAndLeavesThoseThatWaitWhereTheyAre) {
+  Balancer balancer({});
+  balancer.set_worker("p0", prefill_worker());
+  ASSERT_TRUE(balancer.add(prompt(1, 600)).ok());
+  admin::RoutingView view = split({{"p0", 0}});
+  view.bucket_edges = {256, 512, 1024};
+  balancer.apply_view(view);
+  ASSERT_TRUE(balancer.add(prompt(2, 600)).ok());
+  EXPECT_EQ(balancer.grant("p0", 0), 1U);
+  EXPECT_EQ(balancer.grant("p0", 2), 2U);
+  EXPECT_THAT(balancer.demand_ns(), ElementsAre(60'000'000U, 0U, 60'000'000U, 0U));
+  balancer.apply_view(split({{"p0", 0}}));
+  ASSERT_TRUE(balancer.add(prompt(3, 600)).ok());
+  EXPECT_EQ(balancer.grant("p0", 0), 3U) << "the default edges again";
+}
+
 TEST(Balancer, TellsOnlyWhomItConcerns) {
   Balancer balancer({});
   WorkerState busy = prefill_worker();

@@ -43,6 +43,11 @@ buckets::SplitSettings split_settings(const BalancerOptions& options) {
           .min_share_change = options.min_share_change};
 }
 
+std::vector<std::uint64_t> published_edges(const dataplane::routing::BucketEdges& edges) {
+  if (edges == dataplane::routing::BucketEdges{}) return {};
+  return {edges.lower.begin(), edges.lower.end()};
+}
+
 }  // namespace
 
 absl::Status validate(const BalancerOptions& options) {
@@ -50,12 +55,19 @@ absl::Status validate(const BalancerOptions& options) {
     return absl::InvalidArgumentError(
         str_cat("round is ", options.round.count(), " ms; it must be at least 1"));
   }
+  RETURN_IF_ERROR(dataplane::routing::validate(options.edges));
+  const std::int64_t longest = options.edges.lower.back();
+  if (static_cast<std::uint64_t>(longest) > api::admin::kMaxBucketEdge) {
+    return absl::InvalidArgumentError(str_cat("the last bucket edge is ", longest,
+                                              "; it must be at most ", api::admin::kMaxBucketEdge));
+  }
   return buckets::validate(split_settings(options));
 }
 
 Balancer::Balancer(const BalancerOptions& options, const RoutingView& stored)
     : round_(options.round),
       settings_(split_settings(options)),
+      published_edges_(published_edges(options.edges)),
       published_(stored.prefill_cost),
       book_(kBucketCount),
       last_demand_(kBucketCount, 0) {
@@ -151,6 +163,7 @@ void Balancer::complete(const std::vector<Placement>& placements, RoutingView& v
     worker.bucket = bucket == bucket_of_.end() ? kNoBucket : bucket->second;
   }
   view.prefill_cost = published_;
+  view.bucket_edges = published_edges_;
 }
 
 }  // namespace millrace::controller::core

@@ -15,17 +15,19 @@
 #include "controller/buckets/buckets.h"
 #include "controller/buckets/demand.h"
 #include "controller/core/stored_state.h"
+#include "dataplane/routing/buckets.h"
 
 namespace millrace::controller::core {
 
 struct BalancerOptions {
-  std::chrono::milliseconds round{10'000};  ///< how often buckets are split anew
-  int max_moves = 2;                        ///< controller/buckets/buckets.h
-  double min_share_change = 0.05;           ///< likewise
+  std::chrono::milliseconds round{10'000};     ///< how often buckets are split anew
+  int max_moves = 2;                           ///< controller/buckets/buckets.h
+  double min_share_change = 0.05;              ///< likewise
+  dataplane::routing::BucketEdges edges = {};  ///< of the input lengths that buckets stand for
 };
 
 /// kInvalidArgument names the setting: a round of at least 1 ms, at least one move, a change from 0
-/// to 1.
+/// to 1, ascending edges.
 absl::Status validate(const BalancerOptions& options);
 
 /// The length of the first round in which demand is seen: nobody chose the split until then.
@@ -65,8 +67,8 @@ class Balancer {
   /// Ends the round and begins the next when it is time; else nullopt. complete() shows the result.
   std::optional<BalanceRound> end_due_round(const api::admin::RoutingView& view, TimePoint now);
 
-  /// Fills in what is decided here: the buckets of prefill workers and the cost. Forgets workers
-  /// that have no placement.
+  /// Fills in what is decided here: the buckets of prefill workers, their edges and the cost.
+  /// Forgets workers that have no placement.
   void complete(const std::vector<Placement>& placements, api::admin::RoutingView& view);
 
   const std::optional<api::admin::PublishedCost>& prefill_cost() const { return published_; }
@@ -84,6 +86,7 @@ class Balancer {
 
   const std::chrono::milliseconds round_;
   const buckets::SplitSettings settings_;
+  const std::vector<std::uint64_t> published_edges_;  // as in a view: empty for the default ones
   std::map<std::string, int, std::less<>> bucket_of_;
   std::map<std::string, Measured, std::less<>> measured_;  // by worker
   std::optional<api::admin::PublishedCost> published_;

@@ -179,6 +179,16 @@ TEST(Balancer, ARestartedControllerTakesBucketsAndCostFromTheView) {
   EXPECT_EQ(second.balancer.next_round(), kStart + 10s) << "there is a split already";
 }
 
+TEST(Balancer, PublishesEdgesThatAreNotTheDefault) {
+  EXPECT_TRUE(Cluster(2).view.bucket_edges.empty());
+  BalancerOptions options;
+  options.edges.lower = {256, 512, 1024};
+  ASSERT_TRUE(validate(options).ok());
+  Cluster cluster(2, options);
+  EXPECT_EQ(cluster.view.bucket_edges, (std::vector<std::uint64_t>{256, 512, 1024}));
+  EXPECT_TRUE(Cluster(2, {}, cluster.view).view.bucket_edges.empty()) << "the new flags count";
+}
+
 TEST(Balancer, PublishesTheFirstCostAtOnceAndOthersWhenTheyDiffer) {
   Cluster cluster(3);
   const auto cost = [](double linear_ns) { return PrefillCost{.linear_ns = linear_ns}; };

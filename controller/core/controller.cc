@@ -117,11 +117,13 @@ std::string transition_detail(const std::string& node_id, const ProcessReport& r
 }
 
 /// "from <16K to 16K-64K; instances by bucket now 1, 2, 0, 1".
-std::string move_detail(const buckets::BucketMove& move, const std::vector<int>& instances) {
+std::string move_detail(const buckets::BucketMove& move, const std::vector<int>& instances,
+                        const dataplane::routing::BucketEdges& edges) {
   std::string counts;
   for (const int count : instances) counts += str_cat(counts.empty() ? "" : ", ", count);
-  return str_cat("from ", dataplane::routing::bucket_name(move.from), " to ",
-                 dataplane::routing::bucket_name(move.to), "; instances by bucket now ", counts);
+  return str_cat("from ", dataplane::routing::bucket_name(move.from, edges), " to ",
+                 dataplane::routing::bucket_name(move.to, edges), "; instances by bucket now ",
+                 counts);
 }
 
 kv_map::StorageOperatorOptions storage_options(const ControllerOptions& options,
@@ -329,7 +331,8 @@ void Controller::end_due_round(TimePoint now) {
   round_ = balancer_.end_due_round(state_.view, now);
   if (!round_) return;
   for (const buckets::BucketMove& move : round_->moves) {
-    note("buckets_split", move.instance_id, move_detail(move, round_->instances));
+    note("buckets_split", move.instance_id,
+         move_detail(move, round_->instances, options_.balance.edges));
   }
   rebuild_view(now);
 }

@@ -10,6 +10,7 @@
 #include <system_error>
 
 #include "api/admin/process.h"
+#include "common/annotate.h"
 #include "common/hex.h"
 #include "common/http/rest_server.h"
 #include "common/log/log.h"
@@ -21,6 +22,7 @@
 #include "controller/server/routes.h"
 #include "controller/server/service.h"
 #include "controller/state/store.h"
+#include "dataplane/routing/buckets.h"
 
 namespace millrace::controller::server {
 namespace {
@@ -35,6 +37,7 @@ struct Flags {
   int balance_round_ms = 10000;
   int balance_max_moves = 2;
   double balance_min_share_change = 0.05;
+  std::string bucket_edges = "16384,65536,262144";
 };
 
 void declare(CLI::App& app, Flags& flags) {
@@ -67,6 +70,10 @@ void declare(CLI::App& app, Flags& flags) {
          "rounding would move one")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
+  app.add_option("--bucket-edges", flags.bucket_edges,
+                 "the three input lengths, in tokens, between the four ranges that prefill "
+                 "instances are split over")
+      ->capture_default_str();
 }
 
 absl::Status make_folder(const std::string& path) {
@@ -90,6 +97,8 @@ absl::Status run(const Flags& flags) {
   if (flags.node_timeout_ms < 2 * flags.heartbeat_ms) {
     return absl::InvalidArgumentError("--node-timeout-ms must be at least twice --heartbeat-ms");
   }
+  const auto edges = dataplane::routing::parse_bucket_edges(flags.bucket_edges);
+  if (!edges.ok()) return annotate(edges.status(), "--bucket-edges");
   ASSIGN_OR_RETURN(const ShutdownSignal shutdown, ShutdownSignal::install());
   const Logger log = Logger::to_stderr("controller", level);
   RETURN_IF_ERROR(make_folder(flags.data_dir));
@@ -101,6 +110,7 @@ absl::Status run(const Flags& flags) {
   options.balance.round = std::chrono::milliseconds(flags.balance_round_ms);
   options.balance.max_moves = flags.balance_max_moves;
   options.balance.min_share_change = flags.balance_min_share_change;
+  options.balance.edges = *edges;
   RETURN_IF_ERROR(core::validate(options.balance));
   options.new_storage_cluster_id = new_storage_cluster_id();
   ASSIGN_OR_RETURN(const std::unique_ptr<Service> service,

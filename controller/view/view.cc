@@ -174,7 +174,7 @@ bool is_same_content(const RoutingView& a, const RoutingView& b) {
   };
   return a.epoch == b.epoch && a.model_id == b.model_id &&
          a.artifact_digest_hex == b.artifact_digest_hex && a.entrypoints == b.entrypoints &&
-         a.prefill_cost == b.prefill_cost &&
+         a.prefill_cost == b.prefill_cost && a.bucket_edges == b.bucket_edges &&
          std::equal(a.workers.begin(), a.workers.end(), b.workers.begin(), b.workers.end(),
                     is_same_worker);
 }

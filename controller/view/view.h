@@ -49,8 +49,8 @@ struct BuiltView {
 
 /// What entrypoints should see: placed workers that run on nodes that are alive. A ready worker
 /// whose model or artifact digest is another than the others' is left out: its KV and its tokens
-/// would not be theirs. Entrypoints are listed while they are ready. Buckets and the prefill cost
-/// are filled in by others (core/balancer.h). Pure.
+/// would not be theirs. Entrypoints are listed while they are ready. Buckets, their
+/// edges and the prefill cost are filled in by others (core/balancer.h). Pure.
 BuiltView build_view(const ViewInputs& inputs);
 
 /// Whether two views say the same, versions aside.

@@ -234,6 +234,9 @@ TEST(View, ContentIsComparedWithoutTheVersion) {
   other.prefill_cost = api::admin::PublishedCost{1, {.linear_ns = 5}};
   EXPECT_FALSE(is_same_content(view, other));
   other = view;
+  other.bucket_edges = {256, 512, 1024};
+  EXPECT_FALSE(is_same_content(view, other));
+  other = view;
   other.epoch += 1;
   EXPECT_FALSE(is_same_content(view, other));
 }

@@ -1,9 +1,11 @@
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <random>
 #include <vector>
 
+#include "common/str_cat.h"
 #include "dataplane/routing/buckets.h"
 #include "dataplane/routing/prefill_claim.h"
 #include "dataplane/routing/prefill_queue.h"
@@ -28,6 +30,38 @@ TEST(Buckets, LowerEdgesBelongToTheirBucket) {
   EXPECT_EQ(bucket_name(1), "16K-64K");
   EXPECT_EQ(bucket_name(2), "64K-256K");
   EXPECT_EQ(bucket_name(3), ">=256K");
+  const BucketEdges short_ones{{500, 1024, 1500}};
+  EXPECT_EQ(bucket_of(499, short_ones), 0);
+  EXPECT_EQ(bucket_of(500, short_ones), 1);
+  EXPECT_EQ(bucket_of(4000, short_ones), 3);
+  EXPECT_EQ(bucket_name(0, short_ones), "<500");
+  EXPECT_EQ(bucket_name(1, short_ones), "500-1K");
+  EXPECT_EQ(bucket_name(3, short_ones), ">=1500");
+}
+
+TEST(Buckets, EdgesAreThreeAscendingLengths) {
+  EXPECT_EQ(*parse_bucket_edges("16384,65536,262144"), BucketEdges{});
+  EXPECT_EQ(*parse_bucket_edges("1,2,3"), (BucketEdges{{1, 2, 3}}));
+  for (const char* text : {"", "1", "1,2", "1,2,", "1,2,3,", "1,2,3,4", "1, 2,3", "a,b,c", "1,2,3K",
+                           "1,2,99999999999999999999"}) {
+    const absl::Status status = parse_bucket_edges(text).status();
+    EXPECT_EQ(message_of(status), str_cat("bucket edges are \"", text,
+                                          "\"; they must be 3 numbers of tokens with commas "
+                                          "between them, like 16384,65536,262144"));
+  }
+  for (const char* text : {"0,1,2", "-1,1,2", "5,5,6", "5,6,6", "3,2,1"}) {
+    EXPECT_THAT(message_of(parse_bucket_edges(text).status()),
+                testing::HasSubstr("from 1 token on, each above the one before"))
+        << text;
+  }
+}
+
+TEST(Buckets, EdgesOfAViewMayBeOfAnotherVersion) {
+  using Published = std::vector<std::uint64_t>;
+  EXPECT_EQ(bucket_edges(Published{}), BucketEdges{});
+  EXPECT_EQ(bucket_edges(Published{10, 20, 30}), (BucketEdges{{10, 20, 30}}));
+  EXPECT_EQ(bucket_edges(Published{10, 20, 30, 40}), (BucketEdges{{10, 20, 30}}));
+  EXPECT_EQ(bucket_of(1'000'000'000, bucket_edges(Published{10, 20})), 2);
 }
 
 TEST(Buckets, SpillToTheNextLargerThenTheNextSmaller) {

@@ -84,6 +84,11 @@ absl::StatusOr<std::vector<api::admin::InstanceInfo>> AdminClient::instances() {
   return api::admin::parse_instances(body);
 }
 
+absl::StatusOr<api::admin::RoutingView> AdminClient::view() {
+  ASSIGN_OR_RETURN(const std::string body, impl_->get("/api/v1/view"));
+  return api::admin::parse_routing_view(body);
+}
+
 absl::StatusOr<api::admin::StorageStatus> AdminClient::storage() {
   ASSIGN_OR_RETURN(const std::string body, impl_->get("/api/v1/storage"));
   return api::admin::parse_storage_status(body);

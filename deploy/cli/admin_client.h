@@ -8,6 +8,7 @@
 #include "api/admin/cluster.h"
 #include "api/admin/node.h"
 #include "api/admin/storage.h"
+#include "api/admin/view.h"
 
 namespace millrace::deploy::cli {
 
@@ -24,6 +25,7 @@ class AdminClient {
   absl::StatusOr<api::admin::DesiredState> desired();
   absl::StatusOr<std::vector<api::admin::NodeInfo>> nodes();
   absl::StatusOr<std::vector<api::admin::InstanceInfo>> instances();
+  absl::StatusOr<api::admin::RoutingView> view();
 
   absl::StatusOr<api::admin::StorageStatus> storage();
   absl::StatusOr<api::admin::StorageStatus> replace_target(

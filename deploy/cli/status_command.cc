@@ -26,6 +26,7 @@ struct ClusterStatus {
   std::string entrypoint;  ///< empty while none is ready
   std::vector<NodeInfo> nodes;
   std::vector<InstanceInfo> instances;
+  dataplane::routing::BucketEdges edges;
 };
 
 absl::StatusOr<ClusterStatus> ask(const StatusOptions& options) {
@@ -38,6 +39,8 @@ absl::StatusOr<ClusterStatus> ask(const StatusOptions& options) {
   AdminClient admin(status.controller);
   ASSIGN_OR_RETURN(status.nodes, admin.nodes());
   ASSIGN_OR_RETURN(status.instances, admin.instances());
+  ASSIGN_OR_RETURN(const api::admin::RoutingView view, admin.view());
+  status.edges = dataplane::routing::bucket_edges(view.bucket_edges);
   for (const InstanceInfo& instance : status.instances) {
     if (instance.role != api::admin::ProcessRole::kEntrypoint) continue;
     for (const InstanceWorker& worker : instance.workers) {
@@ -48,9 +51,10 @@ absl::StatusOr<ClusterStatus> ask(const StatusOptions& options) {
 }
 
 /// The range of input lengths that a prefill instance serves; empty for others.
-std::string input_lengths(const InstanceInfo& instance) {
+std::string input_lengths(const InstanceInfo& instance,
+                          const dataplane::routing::BucketEdges& edges) {
   const bool is_known = instance.bucket >= 0 && instance.bucket < dataplane::routing::kBucketCount;
-  return is_known ? dataplane::routing::bucket_name(instance.bucket) : "";
+  return is_known ? dataplane::routing::bucket_name(instance.bucket, edges) : "";
 }
 
 Json status_json(const ClusterStatus& status) {
@@ -69,7 +73,7 @@ Json status_json(const ClusterStatus& status) {
                              {"instance_id", instance.instance_id},
                              {"node_id", worker.node_id},
                              {"state", worker.state},
-                             {"input_lengths", input_lengths(instance)},
+                             {"input_lengths", input_lengths(instance, status.edges)},
                              {"pid", worker.pid},
                              {"address", worker.address},
                              {"metrics_address", worker.metrics_address},
@@ -98,8 +102,8 @@ void print_text(const ClusterStatus& status, const Terminal& terminal) {
   for (const InstanceInfo& instance : status.instances) {
     for (const InstanceWorker& worker : instance.workers) {
       workers.add_row({worker.worker_id, worker.node_id.empty() ? "none" : worker.node_id,
-                       worker.state, input_lengths(instance), str_cat(worker.pid), worker.address,
-                       str_cat(worker.restarts)});
+                       worker.state, input_lengths(instance, status.edges), str_cat(worker.pid),
+                       worker.address, str_cat(worker.restarts)});
     }
   }
   std::printf("%s", workers.to_string().c_str());
