@@ -35,7 +35,9 @@ void ClusterWorld::arrive(RequestIndex index) {
       entrypoint_bounds_.begin());
   ++live_;
   ++waiting_;
-  request.bucket = policy_.has_buckets ? dataplane::routing::bucket_of(request.input_tokens) : 0;
+  request.bucket = policy_.has_buckets
+                       ? dataplane::routing::bucket_of(request.input_tokens, scenario_.bucket_edges)
+                       : 0;
   route(index);
 }
 

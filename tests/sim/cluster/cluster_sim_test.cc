@@ -240,6 +240,7 @@ TEST(ScenarioFile, RefusesWhatCannotBeWithTheReason) {
   EXPECT_THAT(refusal("arrivals.rate=nan"), HasSubstr("must be a number from 0"));
   EXPECT_THAT(refusal("name=3"), HasSubstr("must be text"));
   EXPECT_THAT(refusal("warmup_s=1e5"), HasSubstr("warmup_s must be less than horizon_s"));
+  EXPECT_THAT(refusal("buckets.edges=512,256,1024"), HasSubstr("each above the one before"));
   EXPECT_THAT(refusal("entrypoints.shares=[1]"), HasSubstr("a share for each entrypoint"));
   EXPECT_THAT(refusal("fault.0.rank=9999"), HasSubstr("has rank 9999 of"));
   EXPECT_THAT(refusal("arrivals.trace=x"), HasSubstr("either arrivals.trace or at least one"));
@@ -250,6 +251,17 @@ TEST(ScenarioFile, RefusesWhatCannotBeWithTheReason) {
   EXPECT_THAT(std::string(message_of(read_scenario(path, {}).status())),
               HasSubstr("line 4: prefill.ranks: must be a whole number"));
   EXPECT_EQ(read_scenario("/none.toml", {}).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST(ScenarioFile, MaySetTheEdgesOfBuckets) {
+  const Scenario scenario = load("faults", {"buckets.edges=256,512,1024", "warmup_s=0"});
+  EXPECT_EQ(scenario.bucket_edges.lower[1], 512);
+  EXPECT_EQ(load("faults").bucket_edges, dataplane::routing::BucketEdges{});
+  ClusterOutcome outcome;
+  outcome.requests.resize(2);
+  outcome.requests[0].input_tokens = 300;
+  outcome.requests[1].input_tokens = 5000;
+  EXPECT_THAT(summarize(scenario, outcome).bucket_requests, testing::ElementsAre(0, 1, 0, 1));
 }
 
 TEST(ScenarioFile, ScalesLoadsExactly) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "dataplane/cost/cost_file.h"
+#include "dataplane/routing/buckets.h"
 #include "dataplane/routing/push_policy.h"
 
 /// The whole cluster in virtual time: what a run is made of.
@@ -83,6 +84,7 @@ struct Scenario {
   double fetch_deadline_s = 5;
 
   double help_after_ms = 1000;
+  dataplane::routing::BucketEdges bucket_edges;
   double bucket_round_s = 10;
   std::int64_t bucket_max_moves = 2;
   double bucket_min_share_change = 0.05;

@@ -12,6 +12,7 @@
 #include "common/config/toml_values.h"
 #include "common/status_macros.h"
 #include "common/str_cat.h"
+#include "dataplane/routing/buckets.h"
 
 namespace millrace::sim {
 namespace {
@@ -47,6 +48,7 @@ Field text(std::string_view key, std::string& target, std::string_view meaning) 
 struct Draft {
   Scenario scenario;
   std::string cost_file;
+  std::string bucket_edges;  // empty: the default ones
   std::vector<std::string> fault_roles;
 };
 
@@ -104,6 +106,8 @@ std::vector<Field> machine_fields(Draft& draft) {
       number("prefill.step_overhead_ms", s.step_overhead_ms, 0, 1e4, "of a step, beside compute"),
       number("prefill.fetch_deadline_s", s.fetch_deadline_s, 0, 1e4,
              "a request whose stored KV is not there by then runs without it"),
+      text("buckets.edges", draft.bucket_edges,
+           "between the four ranges of input lengths, in tokens: \"16384,65536,262144\""),
       number("buckets.help_after_ms", s.help_after_ms, 0, 1e9,
              "a request of another bucket must have waited so much longer to be claimed"),
       number("buckets.round_s", s.bucket_round_s, 1e-3, 1e6, "instances are split anew so often"),
@@ -267,6 +271,9 @@ absl::Status check_fault(const Scenario& s, Fault& fault, const std::string& rol
 absl::Status check_whole(Draft& draft) {
   Scenario& s = draft.scenario;
   if (draft.cost_file.empty()) return absl::InvalidArgumentError("cost.file is missing");
+  if (!draft.bucket_edges.empty()) {
+    ASSIGN_OR_RETURN(s.bucket_edges, dataplane::routing::parse_bucket_edges(draft.bucket_edges));
+  }
   if (s.warmup_s >= s.horizon_s) {
     return absl::InvalidArgumentError("warmup_s must be less than horizon_s");
   }

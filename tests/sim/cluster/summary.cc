@@ -95,7 +95,8 @@ Summary summarize(const Scenario& scenario, const ClusterOutcome& outcome) {
                                      : scenario.horizon_s + scenario.drain_s -
                                            static_cast<double>(request.arrived) * 1e-9;
     ttft.push_back(waited);
-    const auto b = static_cast<std::size_t>(dataplane::routing::bucket_of(request.input_tokens));
+    const auto b = static_cast<std::size_t>(
+        dataplane::routing::bucket_of(request.input_tokens, scenario.bucket_edges));
     by_bucket[b].push_back(waited);
     if (request.ended < 0) continue;
     if (request.output_tokens > 1) tpot.push_back(request.tpot_ms());
