@@ -67,6 +67,19 @@ TEST(Entrypoint, ReportsDemandAndWhatPrefillCosts) {
   EXPECT_EQ(cluster.metric("millrace_prefill_claims_answered_total{answer=\"granted\"}"), 2);
 }
 
+TEST(Entrypoint, GreetsWorkersThatRestartWithThePublishedCost) {
+  FakeCluster cluster;
+  cluster.start_workers();
+  ASSERT_EQ(post(cluster, "/v1/completions", raw_request(1)).status, 200);
+  EXPECT_EQ(cluster.worker("prefill-0").greeted_row_ns(), 0) << "none is published yet";
+  cluster.edit_view([](admin::RoutingView& view) {
+    view.prefill_cost = admin::PublishedCost{1, {.linear_ns = 10, .fixed_ns = 4}};
+  });
+  cluster.kill_worker("prefill-0");
+  cluster.start_worker("prefill-0", WorkerRole::kPrefill);
+  EXPECT_TRUE(eventually([&] { return cluster.worker("prefill-0").greeted_row_ns() == 10; }));
+}
+
 TEST(Entrypoint, StreamsAChat) {
   FakeCluster cluster;
   cluster.start_workers();

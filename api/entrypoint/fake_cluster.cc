@@ -97,6 +97,7 @@ struct FakeWorker::Impl final : proto::v1::Engine::Service {
     if (identity.model_id() != kModelId || identity.artifact_digest() != kDigest) {
       return grpc::Status(grpc::StatusCode::FAILED_PRECONDITION, "another model or artifact");
     }
+    greeted_row_ns = command.hello().prefill_cost().linear_ns();
     std::vector<FakeRequest> requests;
     std::vector<proto::v1::EngineEvent> refusals;
     std::uint64_t started = 0;
@@ -260,6 +261,7 @@ struct FakeWorker::Impl final : proto::v1::Engine::Service {
   std::vector<TokenId> letters;
   std::atomic<int> running = 0;
   std::atomic<int> starts = 0;
+  std::atomic<double> greeted_row_ns = 0;
   mutable std::mutex seeds_mutex;  // of the lists below
   std::multiset<std::uint64_t> seeds;
   std::vector<std::string> kv_scopes;
@@ -294,6 +296,7 @@ FakeWorker::~FakeWorker() {
 
 const std::string& FakeWorker::address() const { return impl_->address; }
 int FakeWorker::running() const { return impl_->running; }
+double FakeWorker::greeted_row_ns() const { return impl_->greeted_row_ns; }
 int FakeWorker::starts() const { return impl_->starts; }
 std::multiset<std::uint64_t> FakeWorker::seeds() const {
   const std::lock_guard lock(impl_->seeds_mutex);

@@ -43,6 +43,8 @@ class FakeWorker {
   /// Requests that run here now, and hand-overs that nobody has fetched or cancelled.
   int running() const;
   int open_exports() const;
+  /// What the last greeting says that a row of prefill costs, in nanoseconds; 0: nothing.
+  double greeted_row_ns() const;
   /// Starts since the beginning, and their seeds, sorted.
   int starts() const;
   std::multiset<std::uint64_t> seeds() const;
