@@ -50,6 +50,7 @@ admin::RoutingView split(const std::vector<std::pair<std::string, int>>& buckets
 
 std::vector<std::string> listeners(const std::vector<Balancer::News>& news) {
   std::vector<std::string> ids;
+  ids.reserve(news.size());
   for (const Balancer::News& item : news) ids.push_back(item.worker_id);
   return ids;
 }

@@ -270,7 +270,7 @@ std::string failed_start(const std::vector<std::pair<std::string, std::string>>&
   EXPECT_TRUE(child.ok()) << child.status();
   const auto status = child->wait_for(20s);
   EXPECT_TRUE(status.has_value() && !status->is_success());
-  const std::string text = read_file(spec.output_path).value_or("");
+  std::string text = read_file(spec.output_path).value_or("");
   std::filesystem::remove(spec.output_path);
   return text;
 }

@@ -70,10 +70,11 @@ TEST(WorkerServer, ManyRequestsOverOneStreamEndWithTheirOwnTexts) {
   Stream to_prefill(prefill.server->address());
   Stream to_decode(decode.server->address());
   std::vector<std::thread> clients;
-  for (int client = 0; client < 16; ++client) {
+  clients.reserve(16);
+  for (std::size_t client = 0; client < 16; ++client) {
     clients.emplace_back([&, client] {
-      for (int i = 0; i < 5; ++i) {
-        const auto prompt = prompt_of(static_cast<std::size_t>(1 + client * 17 + i));
+      for (std::size_t i = 0; i < 5; ++i) {
+        const auto prompt = prompt_of(1 + client * 17 + i);
         sampling::SamplingParams params;
         params.temperature = 0;
         params.max_new_tokens = 20;
@@ -92,7 +93,7 @@ TEST(WorkerServer, APromptOf32KTokensFitsAMessage) {
   HashWorker prefill({.role = Role::kPrefill});
   Stream stream(prefill.server->address());
   // Longer than the test engine's context: the answer shows that it was read to the end.
-  stream.send(start_prefill("r", std::vector<TokenId>(32 * 1024, 49), 1));
+  stream.send(start_prefill("r", std::vector<TokenId>(32'768, 49), 1));
   const auto event = stream.next("r");
   ASSERT_TRUE(event && event->has_failed());
   EXPECT_THAT(event->failed().message(), HasSubstr("32768"));
@@ -245,9 +246,9 @@ TEST(WorkerServer, CountsByThePublishedCostsUntilItHasMeasuredItsOwn) {
   EXPECT_FALSE(stream.seen().cost.has_value());
   prefill.controls->is_stopped = false;
   // Prompts of several lengths, until the fit can tell what a row costs.
-  for (int i = 0; i < 40; ++i) {
+  for (std::size_t i = 0; i < 40; ++i) {
     const std::string id = str_cat("m", i);
-    stream.send(start_prefill(id, prompt_of(static_cast<std::size_t>(1 + i * 9)), 1));
+    stream.send(start_prefill(id, prompt_of(1 + i * 9), 1));
     ASSERT_TRUE(stream.next(id)->has_prefilled());
   }
   EXPECT_TRUE(within(kSoon, [&] { return stream.seen().cost.has_value(); }));
