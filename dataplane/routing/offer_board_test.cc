@@ -23,6 +23,7 @@ PullWorker worker(std::int64_t queued_ns, const std::array<bool, kBucketCount>& 
 
 std::vector<std::size_t> listeners(const std::vector<OfferBoard::News>& news) {
   std::vector<std::size_t> indices;
+  indices.reserve(news.size());
   for (const OfferBoard::News& item : news) indices.push_back(item.worker);
   return indices;
 }
