@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/status_macros.h"
+#include "storage/kv/block_key.h"
 
 namespace millrace::api::entrypoint {
 
@@ -14,8 +15,7 @@ namespace {
 
 /// Decode workers with room that are looked at, from a random one on (routing::DecodeLook).
 constexpr std::size_t kDecodeLook = 16;
-/// Tokens of a KV block.
-constexpr std::int64_t kBlockTokens = 128;
+constexpr std::int64_t kBlockTokens = storage::kBlockTokens;
 
 std::array<bool, routing::kBucketCount> all_buckets() {
   std::array<bool, routing::kBucketCount> all{};

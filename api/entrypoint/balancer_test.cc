@@ -216,15 +216,13 @@ TEST(Balancer, PoliciesThatPushSendEachRequestAtOnceInOrder) {
   EXPECT_EQ(balancer.next_push(at(21))->worker_id, "p0");
   EXPECT_FALSE(balancer.next_push(at(22)).has_value());
   // One whose pool is too small is left out.
-  ASSERT_TRUE(balancer.add(prompt(3, 10)).ok());
   WorkerState small = prefill_worker();
-  small.kv_blocks_total = 0;
-  small.load.requests = 0;
+  small.kv_blocks_total = 6;
   balancer.set_worker("p2", small);
-  PrefillNeed long_one = prompt(4, 1'000);
-  balancer.remove(3);
-  ASSERT_TRUE(balancer.add(long_one).ok());
+  ASSERT_TRUE(balancer.add(prompt(3, 7 * 128)).ok());
   EXPECT_NE(balancer.next_push(at(23))->worker_id, "p2");
+  ASSERT_TRUE(balancer.add(prompt(4, 6 * 128)).ok());
+  EXPECT_EQ(balancer.next_push(at(24))->worker_id, "p2") << "it has the fewest";
 }
 
 }  // namespace

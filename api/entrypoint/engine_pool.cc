@@ -20,7 +20,8 @@ struct EnginePool::Slot {
   admin::ViewWorker worker;
   bool is_listed = true;  ///< in the latest view
   std::unique_ptr<EngineLink> link;
-  bool is_up = false;  ///< the worker has answered our greeting
+  bool is_up = false;     ///< the worker has answered our greeting
+  bool has_load = false;  ///< a report that makes sense has come: else its pool looks like none
   proto::v1::EngineLoad load;
   std::optional<admin::PrefillCost> cost;  ///< as it measured
   ChargeLedger charges{0};                 ///< of this stream
@@ -29,7 +30,8 @@ struct EnginePool::Slot {
   bool has_spoken = false;               ///< since the silence timer was set
 
   bool is_accepting() const {
-    return is_up && is_listed && worker.state == admin::WorkerState::kReady && !load.draining();
+    return is_up && has_load && is_listed && worker.state == admin::WorkerState::kReady &&
+           !load.draining();
   }
 
   WorkerState state() const {
@@ -131,6 +133,7 @@ void EnginePool::connect(Slot& slot) {
   const std::string id = slot.worker.worker_id;
   slot.charges = ChargeLedger(slot.worker.incarnation);
   slot.load.Clear();
+  slot.has_load = false;
   slot.link = std::make_unique<EngineLink>(
       loop_, slot.worker.address,
       LinkIdentity{model_id_, artifact_digest_, entrypoint_id_, published_cost_},
@@ -167,6 +170,7 @@ void EnginePool::on_events(const std::string& worker_id, const proto::v1::Engine
   if (events.has_prefill_cost()) take_cost(slot, events.prefill_cost());
   if (events.has_load() && slot.charges.report(to_report(slot.worker.incarnation, events.load()))) {
     slot.load = events.load();
+    slot.has_load = true;
     show(slot);
   }
   callbacks_.on_events(worker_id, events);

@@ -141,6 +141,21 @@ TEST(Entrypoint, WithoutAnEngineANewRequestIsRefusedAtOnce) {
   EXPECT_EQ(cluster.metric("millrace_requests_refused_total{reason=\"no_engine\"}"), 1);
 }
 
+TEST(Entrypoint, AWorkerWhoseLoadMakesNoSenseIsGivenNothing) {
+  FakeCluster cluster;
+  cluster.start_worker("prefill-0", WorkerRole::kPrefill).is_lying = true;
+  cluster.start_worker("decode-0", WorkerRole::kDecode);
+  ASSERT_TRUE(
+      eventually([&] { return cluster.metric("millrace_engine_workers{role=\"decode\"}") == 1; }));
+  std::this_thread::sleep_for(100ms);  // a few reports
+  const HttpResponse response = post(cluster, "/v1/completions", raw_request(1));
+  EXPECT_EQ(response.status, 503) << response.body;
+  EXPECT_THAT(response.body, HasSubstr("no prefill engine"));
+  cluster.worker("prefill-0").is_lying = false;
+  ASSERT_TRUE(cluster.wait_until_ready());
+  EXPECT_EQ(post(cluster, "/v1/completions", raw_request(1)).status, 200);
+}
+
 TEST(Entrypoint, ADeadDecodeWorkerCostsNoWord) {
   FakeCluster cluster;
   cluster.start_workers();

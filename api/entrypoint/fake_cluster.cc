@@ -127,7 +127,7 @@ struct FakeWorker::Impl final : proto::v1::Engine::Service {
             continue;
           events.mutable_load()->set_running(static_cast<std::uint32_t>(requests.size()));
           events.mutable_load()->set_kv_blocks_total(1000);
-          events.mutable_load()->set_started_requests(started);
+          events.mutable_load()->set_started_requests(owner->is_lying ? started + 1 : started);
           events.mutable_load()->set_sequence(++loads);
           events.mutable_load()->set_wants_more(role == admin::WorkerRole::kPrefill);
           if (last_report == Clock::time_point()) {

@@ -37,6 +37,8 @@ class FakeWorker {
   std::atomic<bool> is_full = false;
   /// The token of this position (counted from the first prompt token) ends the output; 0 = none.
   std::atomic<std::uint32_t> end_position = 0;
+  /// Its loads claim more starts than it was sent.
+  std::atomic<bool> is_lying = false;
   /// What a prefill says that it did not compute, of a prompt whose hit is that long.
   std::atomic<bool> reports_hits = true;
 

@@ -7,6 +7,7 @@
 #include "api/proto/engine.pb.h"
 #include "common/check.h"
 #include "common/str_cat.h"
+#include "storage/kv/block_key.h"
 
 namespace millrace::api::entrypoint {
 namespace {
@@ -14,7 +15,7 @@ namespace {
 using admin::WorkerRole;
 using Clock = std::chrono::steady_clock;
 
-constexpr std::uint64_t kBlockTokens = 128;
+constexpr auto kBlockTokens = static_cast<std::uint64_t>(storage::kBlockTokens);
 
 Outcome outcome_of(const absl::Status& status) {
   return status.code() == absl::StatusCode::kDeadlineExceeded ? Outcome::kDeadline
@@ -320,6 +321,7 @@ bool RequestTable::try_assign(Order order) {
   const auto it = entries_.find(order);
   if (it == entries_.end()) return true;
   Entry& entry = *it->second;
+  if (entry.is_offered) return true;
   const auto role = entry.flow.wanted_role(Clock::now());
   if (!role) return false;
   if (*role == WorkerRole::kDecode) return seek_decode(order, entry);
