@@ -20,8 +20,9 @@ struct EnginePool::Slot {
   admin::ViewWorker worker;
   bool is_listed = true;  ///< in the latest view
   std::unique_ptr<EngineLink> link;
-  bool is_up = false;     ///< the worker has answered our greeting
-  bool has_load = false;  ///< a report that makes sense has come: else its pool looks like none
+  bool is_up = false;       ///< the worker has answered our greeting
+  bool is_counted = false;  ///< among those that accept requests
+  bool has_load = false;    ///< a report that makes sense has come: else its pool looks like none
   proto::v1::EngineLoad load;
   std::optional<admin::PrefillCost> cost;  ///< as it measured
   ChargeLedger charges{0};                 ///< of this stream
@@ -131,7 +132,7 @@ bool EnginePool::apply_view(const admin::RoutingView& view) {
 
 void EnginePool::connect(Slot& slot) {
   const std::string id = slot.worker.worker_id;
-  slot.charges = ChargeLedger(slot.worker.incarnation);
+  drop_charges(slot);
   slot.load.Clear();
   slot.has_load = false;
   slot.link = std::make_unique<EngineLink>(
@@ -195,6 +196,7 @@ void EnginePool::on_down(const std::string& worker_id, const absl::Status& reaso
   CHECK(it != slots_.end());
   Slot& slot = *it->second;
   const bool was_up = std::exchange(slot.is_up, false);
+  drop_charges(slot);
   show(slot);
   slot.link = nullptr;
   slot.timer = {};
@@ -216,21 +218,26 @@ void EnginePool::on_down(const std::string& worker_id, const absl::Status& reaso
 void EnginePool::drop(const std::string& worker_id) {
   const auto it = slots_.find(worker_id);
   const bool was_up = std::exchange(it->second->is_up, false);
+  drop_charges(*it->second);
   show(*it->second);
   slots_.erase(it);
   log_.info("worker_replaced", {{"worker", worker_id}});
   if (was_up) callbacks_.on_lost(worker_id);
 }
 
-void EnginePool::show(const Slot& slot) {
+/// Tells what is known of a worker now; after every change of it.
+void EnginePool::show(Slot& slot) {
+  const bool was_accepting = std::exchange(slot.is_counted, slot.is_accepting());
+  std::size_t& accepting = accepting_[static_cast<std::size_t>(slot.worker.role)];
+  if (was_accepting && !slot.is_counted) --accepting;
+  if (!was_accepting && slot.is_counted) ++accepting;
   callbacks_.on_worker(slot.worker.worker_id, slot.state());
 }
 
-std::size_t EnginePool::accepting(WorkerRole role) const {
-  return static_cast<std::size_t>(
-      std::count_if(slots_.begin(), slots_.end(), [&](const auto& item) {
-        return item.second->worker.role == role && item.second->is_accepting();
-      }));
+/// What was sent over the last stream is gone with it.
+void EnginePool::drop_charges(Slot& slot) {
+  open_charges_ -= slot.charges.size();
+  slot.charges = ChargeLedger(slot.worker.incarnation);
 }
 
 std::vector<admin::WorkerCost> EnginePool::worker_costs() const {
@@ -250,13 +257,16 @@ void EnginePool::start(const std::string& worker_id, proto::v1::EngineCommand co
   const auto it = slots_.find(worker_id);
   CHECK(it != slots_.end() && it->second->link != nullptr, "chosen in this very event");
   it->second->charges.charge(key, charge);
+  ++open_charges_;
   it->second->link->send(std::move(command));
   show(*it->second);
 }
 
 void EnginePool::release(const std::string& worker_id, const ChargeKey& key) {
   const auto it = slots_.find(worker_id);
-  if (it != slots_.end() && it->second->charges.release(key)) show(*it->second);
+  if (it == slots_.end() || !it->second->charges.release(key)) return;
+  --open_charges_;
+  show(*it->second);
 }
 
 void EnginePool::send(const std::string& worker_id, proto::v1::EngineCommand command) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -68,7 +69,11 @@ class EnginePool {
   void send(const std::string& worker_id, proto::v1::EngineCommand command);
 
   /// How many workers of a role take requests.
-  std::size_t accepting(admin::WorkerRole role) const;
+  std::size_t accepting(admin::WorkerRole role) const {
+    return accepting_[static_cast<std::size_t>(role)];
+  }
+  /// Starts that are charged and not released yet.
+  std::size_t open_charges() const { return open_charges_; }
 
   /// What prefill costs, of the workers that have measured it.
   std::vector<admin::WorkerCost> worker_costs() const;
@@ -80,7 +85,8 @@ class EnginePool {
   void on_down(const std::string& worker_id, const absl::Status& reason);
   void watch(Slot& slot);
   void drop(const std::string& worker_id);
-  void show(const Slot& slot);
+  void show(Slot& slot);
+  void drop_charges(Slot& slot);
   void take_cost(Slot& slot, const proto::v1::PrefillCost& cost);
 
   common::http::EventLoop& loop_;
@@ -91,6 +97,8 @@ class EnginePool {
   const Callbacks callbacks_;
   std::string artifact_digest_;  // raw bytes
   std::optional<admin::PrefillCost> published_cost_;
+  std::array<std::size_t, 2> accepting_{};  // workers that accept requests, by role
+  std::size_t open_charges_ = 0;
   std::map<std::string, std::unique_ptr<Slot>> slots_;
 };
 

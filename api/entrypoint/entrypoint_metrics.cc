@@ -113,6 +113,8 @@ EntrypointMetrics::EntrypointMetrics(Registry& registry)
       running_(registry.gauge("millrace_requests_running", "Requests that have a token.")),
       workers_(registry.gauge("millrace_engine_workers", "Engine workers that take requests.",
                               {{"role", {"prefill", "decode"}}})),
+      open_charges_(registry.gauge("millrace_open_charges",
+                                   "Starts that are charged to engine workers and not over.")),
       view_version_(registry.gauge("millrace_routing_view_version",
                                    "Version of the routing view in use; 0 = none yet.")) {}
 

@@ -45,6 +45,9 @@ class EntrypointMetrics {
   }
   void set_requests(std::size_t waiting, std::size_t running) const;
   void set_workers(std::size_t prefill, std::size_t decode) const;
+  void set_open_charges(std::size_t charges) const {
+    open_charges_.set(static_cast<double>(charges));
+  }
   void set_view_version(std::uint64_t version) const {
     view_version_.set(static_cast<double>(version));
   }
@@ -64,6 +67,7 @@ class EntrypointMetrics {
   Gauge waiting_;
   Gauge running_;
   MetricFamily<Gauge> workers_;
+  Gauge open_charges_;
   Gauge view_version_;
 };
 

@@ -178,6 +178,7 @@ TEST(Entrypoint, ADeadDecodeWorkerCostsNoWord) {
     }));
   }
   ASSERT_TRUE(eventually([&] { return streams_begun == 20; }));
+  EXPECT_TRUE(eventually([&] { return cluster.metric("millrace_open_charges") == 20; }));
   cluster.kill_worker("decode-0");
   std::this_thread::sleep_for(100ms);  // they wait; nobody is told
   cluster.start_worker("decode-0", WorkerRole::kDecode);
@@ -189,6 +190,7 @@ TEST(Entrypoint, ADeadDecodeWorkerCostsNoWord) {
   }
   EXPECT_EQ(cluster.metric("millrace_reroutes_total{reason=\"worker_lost\"}"), 20);
   EXPECT_EQ(cluster.metric("millrace_requests_total{outcome=\"length\"}"), 20);
+  EXPECT_TRUE(eventually([&] { return cluster.metric("millrace_open_charges") == 0; }));
 }
 
 TEST(Entrypoint, ADeadPrefillWorkerCostsNoRequest) {
@@ -251,6 +253,7 @@ TEST(Entrypoint, AClientThatHangsUpIsCancelledEverywhereWithinASecond) {
   EXPECT_TRUE(eventually([&] { return cluster.worker("prefill-0").running() == 0; }, 1000ms));
   EXPECT_EQ(cluster.metric("millrace_requests_waiting"), 0);
   EXPECT_EQ(cluster.worker("prefill-0").open_exports(), 0);
+  EXPECT_TRUE(eventually([&] { return cluster.metric("millrace_open_charges") == 0; }));
 }
 
 TEST(Entrypoint, ChoicesAreRequestsOfTheirOwnWithTheirOwnSeeds) {
@@ -475,6 +478,7 @@ TEST(Entrypoint, ManyRequestsOverSeveralWorkers) {
     EXPECT_EQ(cluster.worker(id).running(), 0) << id;
     EXPECT_EQ(cluster.worker(id).open_exports(), 0) << id;
   }
+  EXPECT_TRUE(eventually([&] { return cluster.metric("millrace_open_charges") == 0; }));
 }
 
 }  // namespace

@@ -307,6 +307,7 @@ void RequestTable::update_counts(Entry& entry) {
 
 void RequestTable::dispatch() {
   metrics_.set_workers(pool_.accepting(WorkerRole::kPrefill), pool_.accepting(WorkerRole::kDecode));
+  metrics_.set_open_charges(pool_.open_charges());
   // A copy: a request that cannot be served is taken out while we look.
   const std::vector<Order> orders(unassigned_.begin(), unassigned_.end());
   for (const Order order : orders) {

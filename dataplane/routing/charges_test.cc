@@ -37,6 +37,8 @@ TEST(ChargeLedger, IgnoresReportsThatAreOldDoubledOrImpossible) {
   EXPECT_FALSE(ledger.report({3, 99, 1, {9, 9, 9}}));  // of one that this ledger is not about
   EXPECT_FALSE(ledger.report({2, 8, 2, {9, 9, 9}}));   // a charge that nobody made
   EXPECT_FALSE(ledger.report({2, 9, 1, {-1, 9, 9}}));  // a load below nothing
+  EXPECT_FALSE(ledger.report({2, 9, 1, {9, 9, 9, -1}}));
+  EXPECT_FALSE(ledger.report({2, 9, 1, {9, 9, 9, 9, -1}}));
   EXPECT_EQ(ledger.load(), (Charge{1, 100, 10}));
 }
 
@@ -62,6 +64,8 @@ void add(Charge& sum, const Charge& part) {
   sum.requests += part.requests;
   sum.quota_ns += part.quota_ns;
   sum.kv_tokens += part.kv_tokens;
+  sum.rows += part.rows;
+  sum.kv_blocks += part.kv_blocks;
 }
 
 /// A request of the run: where its current attempt is, if anywhere.
@@ -121,8 +125,9 @@ class SmallCluster {
   void begin(RequestNumber number, std::uint32_t attempt) {
     const std::size_t index = below(ranks_.size());
     Rank& rank = ranks_[index];
-    const Charge charge{1, static_cast<std::int64_t>(below(1000)),
-                        static_cast<std::int64_t>(below(100))};
+    const Charge charge{
+        1, static_cast<std::int64_t>(below(1000)), static_cast<std::int64_t>(below(100)),
+        static_cast<std::int64_t>(below(100)), static_cast<std::int64_t>(below(10))};
     const ChargeKey key{number, attempt};
     const std::uint64_t charge_number = rank.ledger.charge(key, charge);
     rank.unreleased[key] = {charge_number, charge};

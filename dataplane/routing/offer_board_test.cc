@@ -49,10 +49,10 @@ TEST(OfferBoard, TellsThoseThatServeTheBucketAndHaveLeastToDo) {
 TEST(OfferBoard, OthersHearOfItWhenTooFewServeIt) {
   OfferBoard board(100);
   for (std::size_t i = 0; i < 6; ++i) {
-    board.set_worker(i, worker(static_cast<int>(i), {i < 4, i >= 4, false, false}));
+    board.set_worker(i, worker(10 - static_cast<int>(i), {i < 4, i >= 4, false, false}));
   }
   ASSERT_TRUE(board.push(1, {1, 5, at(0), 1}).ok());
-  EXPECT_EQ(listeners(board.take_news(at(0))), (std::vector<std::size_t>{0, 1, 4, 5}));
+  EXPECT_EQ(listeners(board.take_news(at(0))), (std::vector<std::size_t>{2, 3, 4, 5}));
 }
 
 TEST(OfferBoard, WhoWantsNoMoreOrIsTooSmallHearsNothing) {
@@ -78,6 +78,11 @@ TEST(OfferBoard, WhoWantsNoMoreOrIsTooSmallHearsNothing) {
   ASSERT_TRUE(board.push(0, {2, 5, at(0), 10}).ok());
   board.set_worker(0, full);
   EXPECT_EQ(listeners(board.take_news(at(1))), (std::vector<std::size_t>{0}));
+  // One that has had enough meanwhile hears no more.
+  full.wants_more = false;
+  board.set_worker(0, full);
+  ASSERT_TRUE(board.push(1, {3, 5, at(0), 10}).ok());
+  EXPECT_TRUE(board.take_news(at(2)).empty());
 }
 
 TEST(OfferBoard, ANewStreamHearsAllAgain) {
