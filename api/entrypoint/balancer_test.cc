@@ -219,9 +219,9 @@ TEST(Balancer, PoliciesThatPushSendEachRequestAtOnceInOrder) {
   WorkerState small = prefill_worker();
   small.kv_blocks_total = 6;
   balancer.set_worker("p2", small);
-  ASSERT_TRUE(balancer.add(prompt(3, 7 * 128)).ok());
+  ASSERT_TRUE(balancer.add(prompt(3, 896)).ok());
   EXPECT_NE(balancer.next_push(at(23))->worker_id, "p2");
-  ASSERT_TRUE(balancer.add(prompt(4, 6 * 128)).ok());
+  ASSERT_TRUE(balancer.add(prompt(4, 768)).ok());
   EXPECT_EQ(balancer.next_push(at(24))->worker_id, "p2") << "it has the fewest";
 }
 
