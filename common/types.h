@@ -8,6 +8,6 @@ namespace millrace {
 using TokenId = std::int32_t;
 
 /// Version of every message between our processes; a mismatch is refused with both values named.
-inline constexpr std::uint32_t kProtocolVersion = 1;
+inline constexpr std::uint32_t kProtocolVersion = 2;
 
 }  // namespace millrace

@@ -105,7 +105,7 @@ RoutingView sample_view() {
       {"prefill-0", "prefill-0", "n1", "h1", WorkerRole::kPrefill, WorkerState::kStarting, 1, ""});
   view.workers.push_back({"prefill-1", "prefill-1", "n1", "h1", WorkerRole::kPrefill,
                           WorkerState::kReady, 5, "127.0.0.1:2", 3});
-  view.prefill_cost = PublishedCost{7, {0.25, 1.5, 30000, 2e6}};
+  view.prefill_cost = PublishedCost{7, {0.25, 1.5, 30000, 2e6, 4e4, 0.5}};
   view.bucket_edges = {256, 512, 1024};
   view.entrypoints = {{"entrypoint-0", 3, "127.0.0.1:5"}, {"entrypoint-1", 2, "127.0.0.1:6"}};
   return view;
@@ -115,7 +115,8 @@ EntrypointReport sample_entrypoint_report() {
   return {.incarnation = 4,
           .sequence = 9,
           .demand_ns = {1000, 0, 5, kDemandModulusNs - 1},
-          .costs = {{"prefill-0", 2, {0, 0, 1e5, 0}}, {"prefill-1", 3, {0.25, 1.5, 30000, 2e6}}}};
+          .costs = {{"prefill-0", 2, {0, 0, 1e5, 0}},
+                    {"prefill-1", 3, {0.25, 1.5, 30000, 2e6, 4e4, 0.5}}}};
 }
 
 StorageTargetReport sample_target() {
@@ -282,6 +283,15 @@ TEST(AdminCodecs, AViewOfAnEarlierControllerHasNeitherBucketsNorCosts) {
   EXPECT_TRUE(view->bucket_edges.empty());
 }
 
+TEST(AdminCodecs, ACostOfAnEarlierControllerHasNoTail) {
+  Json old = *parse_json(to_json(sample_view()));
+  old["prefill_cost"]["cost"].erase("tail_ns");
+  old["prefill_cost"]["cost"].erase("tail_cross_ns");
+  const absl::StatusOr<RoutingView> view = parse_routing_view(dump_json(old));
+  ASSERT_TRUE(view.ok()) << view.status();
+  EXPECT_EQ(view->prefill_cost, (PublishedCost{7, {0.25, 1.5, 30000, 2e6}}));
+}
+
 TEST(AdminCodecs, BucketsAndCostsRefuseWhatCannotBe) {
   const auto view_error = [](const char* pointer, const Json& value) {
     Json bad = *parse_json(to_json(sample_view()));
@@ -294,6 +304,8 @@ TEST(AdminCodecs, BucketsAndCostsRefuseWhatCannotBe) {
             "\"workers[0].bucket\": only prefill workers have one");
   EXPECT_EQ(view_error("/prefill_cost/cost/cross_ns", -0.5),
             "\"prefill_cost.cost.cross_ns\": must not be negative");
+  EXPECT_EQ(view_error("/prefill_cost/cost/tail_ns", "x"),
+            "\"prefill_cost.cost.tail_ns\" must be a finite number");
   const std::string edges_rule = "\"bucket_edges\": must ascend from 1 to 1099511627776";
   EXPECT_EQ(view_error("/bucket_edges", {0, 1, 2}), edges_rule);
   EXPECT_EQ(view_error("/bucket_edges", {5, 6, 6}), edges_rule);

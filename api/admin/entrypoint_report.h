@@ -14,7 +14,7 @@ namespace millrace::api::admin {
 struct WorkerCost {
   std::string worker_id;
   std::uint64_t incarnation = 0;  ///< of its process
-  PrefillCost cost;
+  dataplane::cost::CostModel cost;
 
   friend bool operator==(const WorkerCost&, const WorkerCost&) = default;
 };

@@ -12,6 +12,10 @@
 namespace millrace::api::admin {
 namespace {
 
+using dataplane::cost::Coefficient;
+using dataplane::cost::CostModel;
+using dataplane::cost::kCoefficients;
+
 constexpr std::array<std::string_view, 2> kRoleNames = {"prefill", "decode"};
 constexpr std::array<std::string_view, 3> kStateNames = {"starting", "ready", "draining"};
 constexpr std::size_t kMaxViewWorkers = std::size_t{1} << 16;
@@ -133,23 +137,22 @@ void read_bucket(ObjectReader& reader, bool is_prefill, int& out) {
   }
 }
 
-Json prefill_cost_json(const PrefillCost& cost) {
+Json prefill_cost_json(const CostModel& cost) {
   Json json;
-  json["quadratic_ns"] = cost.quadratic_ns;
-  json["cross_ns"] = cost.cross_ns;
-  json["linear_ns"] = cost.linear_ns;
-  json["fixed_ns"] = cost.fixed_ns;
+  for (const Coefficient& c : kCoefficients) json[str_cat(c.name, "_ns")] = cost.*c.value;
   return json;
 }
 
-absl::StatusOr<PrefillCost> read_prefill_cost(const Json& value, std::string path) {
-  PrefillCost cost;
+absl::StatusOr<CostModel> read_prefill_cost(const Json& value, std::string path) {
+  CostModel cost;
   ObjectReader reader(value, std::move(path));
-  read_coefficient(reader, "quadratic_ns", cost.quadratic_ns);
-  read_coefficient(reader, "cross_ns", cost.cross_ns);
-  read_coefficient(reader, "linear_ns", cost.linear_ns);
-  read_coefficient(reader, "fixed_ns", cost.fixed_ns);
-  if (cost == PrefillCost{}) {
+  for (const Coefficient& c : kCoefficients) {
+    const std::string key = str_cat(c.name, "_ns");
+    // What a controller stored before there were these has none, and means 0.
+    if (c.name.starts_with("tail") && !reader.has(key)) continue;
+    read_coefficient(reader, key, cost.*c.value);
+  }
+  if (cost == CostModel{}) {
     reader.fail("fixed_ns", absl::InvalidArgumentError("must not be 0 when all others are"));
   }
   RETURN_IF_ERROR(reader.finish());

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "dataplane/cost/cost_model.h"
 
 namespace millrace::api::admin {
 
@@ -50,20 +51,10 @@ struct ViewEntrypoint {
   bool operator==(const ViewEntrypoint&) const = default;
 };
 
-/// Predicted compute of a prefill chunk, in nanoseconds (dataplane/cost/cost_model.h).
-struct PrefillCost {
-  double quadratic_ns = 0;
-  double cross_ns = 0;
-  double linear_ns = 0;
-  double fixed_ns = 0;
-
-  friend bool operator==(const PrefillCost&, const PrefillCost&) = default;
-};
-
 /// The cost model that all entrypoints count by.
 struct PublishedCost {
   std::uint64_t version = 0;  ///< grows with every other model
-  PrefillCost cost;
+  dataplane::cost::CostModel cost;
 
   friend bool operator==(const PublishedCost&, const PublishedCost&) = default;
 };

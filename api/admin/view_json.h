@@ -15,8 +15,8 @@ class ObjectReader;
 void read_bucket(ObjectReader& reader, bool is_prefill, int& out);
 
 /// A prefill cost as a JSON value.
-Json prefill_cost_json(const PrefillCost& cost);
+Json prefill_cost_json(const dataplane::cost::CostModel& cost);
 /// kInvalidArgument names the coefficient: not finite, negative, or all of them 0.
-absl::StatusOr<PrefillCost> read_prefill_cost(const Json& value, std::string path);
+absl::StatusOr<dataplane::cost::CostModel> read_prefill_cost(const Json& value, std::string path);
 
 }  // namespace millrace::api::admin

@@ -45,10 +45,7 @@ Balancer::Worker& Balancer::worker(WorkerRole which, const std::string& worker_i
 void Balancer::apply_view(const admin::RoutingView& view) {
   view_version_ = view.version;
   edges_ = routing::bucket_edges(view.bucket_edges);
-  if (view.prefill_cost) {
-    const admin::PrefillCost& cost = view.prefill_cost->cost;
-    cost_ = {cost.quadratic_ns, cost.cross_ns, cost.linear_ns, cost.fixed_ns};
-  }
+  if (view.prefill_cost) cost_ = view.prefill_cost->cost;
   for (Worker& known : role(WorkerRole::kPrefill).workers) known.bucket = admin::kNoBucket;
   bucket_workers_ = {};
   for (const admin::ViewWorker& listed : view.workers) {

@@ -83,7 +83,7 @@ TEST(Balancer, TakesBucketsAndCostsFromTheView) {
   Balancer balancer({});
   for (const char* id : {"p0", "p1", "p2", "p3", "p4"}) balancer.set_worker(id, prefill_worker());
   admin::RoutingView view = split({{"p0", 0}, {"p1", 2}, {"p2", admin::kNoBucket}});
-  view.prefill_cost = admin::PublishedCost{1, {.linear_ns = 10, .fixed_ns = 5}};
+  view.prefill_cost = admin::PublishedCost{1, {.linear = 10, .fixed = 5}};
   balancer.apply_view(view);
   EXPECT_EQ(balancer.view_version(), 7U);
   EXPECT_EQ(balancer.quota_ns(3, 100), 35);

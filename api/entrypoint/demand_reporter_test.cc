@@ -29,7 +29,7 @@ EntrypointReport sample_report() {
   return {.incarnation = 6,
           .sequence = 0,
           .demand_ns = {1, 2, 3, 4},
-          .costs = {{"prefill-0", 2, {.linear_ns = 5}}}};
+          .costs = {{"prefill-0", 2, {.linear = 5}}}};
 }
 
 /// A controller that takes reports, and answers with a status of choice.

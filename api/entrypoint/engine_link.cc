@@ -9,6 +9,7 @@
 #include "api/proto/engine.grpc.pb.h"
 #include "common/str_cat.h"
 #include "common/types.h"
+#include "dataplane/transfer/cost_wire.h"
 
 namespace millrace::api::entrypoint {
 namespace {
@@ -33,11 +34,7 @@ EngineCommand greeting(const LinkIdentity& identity) {
   hello->mutable_identity()->set_model_id(identity.model_id);
   hello->mutable_identity()->set_artifact_digest(identity.artifact_digest);
   if (identity.prefill_cost) {
-    proto::v1::PrefillCost& cost = *hello->mutable_prefill_cost();
-    cost.set_quadratic_ns(identity.prefill_cost->quadratic_ns);
-    cost.set_cross_ns(identity.prefill_cost->cross_ns);
-    cost.set_linear_ns(identity.prefill_cost->linear_ns);
-    cost.set_fixed_ns(identity.prefill_cost->fixed_ns);
+    *hello->mutable_prefill_cost() = dataplane::transfer::to_wire(*identity.prefill_cost);
   }
   return command;
 }

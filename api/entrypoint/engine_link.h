@@ -21,7 +21,7 @@ struct LinkIdentity {
   std::string model_id;
   std::string artifact_digest;  ///< raw bytes
   std::string entrypoint_id;
-  std::optional<admin::PrefillCost> prefill_cost;  ///< of the routing view
+  std::optional<dataplane::cost::CostModel> prefill_cost;  ///< of the routing view
 };
 
 /// One bidirectional stream to one worker process: commands down, events up. Its callbacks run on

@@ -6,7 +6,7 @@
 #include "api/proto/engine.pb.h"
 #include "common/check.h"
 #include "common/str_cat.h"
-#include "dataplane/cost/cost_model.h"
+#include "dataplane/transfer/cost_wire.h"
 
 namespace millrace::api::entrypoint {
 
@@ -24,8 +24,8 @@ struct EnginePool::Slot {
   bool is_counted = false;  ///< among those that accept requests
   bool has_load = false;    ///< a report that makes sense has come: else its pool looks like none
   proto::v1::EngineLoad load;
-  std::optional<admin::PrefillCost> cost;  ///< as it measured
-  ChargeLedger charges{0};                 ///< of this stream
+  std::optional<dataplane::cost::CostModel> cost;  ///< as it measured
+  ChargeLedger charges{0};                         ///< of this stream
   std::chrono::milliseconds next_reconnect{0};
   common::http::EventLoop::Timer timer;  ///< of the next try, or of silence
   bool has_spoken = false;               ///< since the silence timer was set
@@ -180,14 +180,12 @@ void EnginePool::on_events(const std::string& worker_id, const proto::v1::Engine
 
 /// One that makes no sense is passed over: the controller would refuse the report that names it.
 void EnginePool::take_cost(Slot& slot, const proto::v1::PrefillCost& cost) {
-  const absl::Status status = dataplane::cost::check(
-      {cost.quadratic_ns(), cost.cross_ns(), cost.linear_ns(), cost.fixed_ns()});
-  if (status.ok()) {
-    slot.cost =
-        admin::PrefillCost{cost.quadratic_ns(), cost.cross_ns(), cost.linear_ns(), cost.fixed_ns()};
+  const absl::StatusOr<dataplane::cost::CostModel> measured = dataplane::transfer::from_wire(cost);
+  if (measured.ok()) {
+    slot.cost = *measured;
   } else {
     log_.warn("worker_cost_ignored",
-              {{"worker", slot.worker.worker_id}, {"reason", message_of(status)}});
+              {{"worker", slot.worker.worker_id}, {"reason", message_of(measured.status())}});
   }
 }
 

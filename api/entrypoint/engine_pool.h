@@ -96,7 +96,7 @@ class EnginePool {
   const EnginePoolLimits limits_;
   const Callbacks callbacks_;
   std::string artifact_digest_;  // raw bytes
-  std::optional<admin::PrefillCost> published_cost_;
+  std::optional<dataplane::cost::CostModel> published_cost_;
   std::array<std::size_t, 2> accepting_{};  // workers that accept requests, by role
   std::size_t open_charges_ = 0;
   std::map<std::string, std::unique_ptr<Slot>> slots_;

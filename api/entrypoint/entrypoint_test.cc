@@ -46,10 +46,10 @@ TEST(Entrypoint, AnswersACompletionWithIdsAndUsage) {
   EXPECT_EQ(body["usage"]["completion_tokens"], 10);
 }
 
-TEST(Entrypoint, ReportsDemandAndWhatPrefillCosts) {
+TEST(Entrypoint, ReportsDemandAndWhatCostModels) {
   FakeCluster cluster;
   cluster.edit_view([](admin::RoutingView& view) {
-    view.prefill_cost = admin::PublishedCost{1, {.linear_ns = 10, .fixed_ns = 4}};
+    view.prefill_cost = admin::PublishedCost{1, {.linear = 10, .fixed = 4}};
   });
   cluster.start_workers();
   for (int i = 0; i < 2; ++i) {
@@ -63,7 +63,7 @@ TEST(Entrypoint, ReportsDemandAndWhatPrefillCosts) {
   const admin::EntrypointReport report = *admin::parse_entrypoint_report(cluster.last_report());
   EXPECT_GT(report.incarnation, 0U);
   EXPECT_EQ(report.costs[0].worker_id, "prefill-0");
-  EXPECT_EQ(report.costs[0].cost.linear_ns, 1000);
+  EXPECT_EQ(report.costs[0].cost.linear, 1000);
   EXPECT_EQ(cluster.metric("millrace_prefill_claims_answered_total{answer=\"granted\"}"), 2);
 }
 
@@ -73,7 +73,7 @@ TEST(Entrypoint, GreetsWorkersThatRestartWithThePublishedCost) {
   ASSERT_EQ(post(cluster, "/v1/completions", raw_request(1)).status, 200);
   EXPECT_EQ(cluster.worker("prefill-0").greeted_row_ns(), 0) << "none is published yet";
   cluster.edit_view([](admin::RoutingView& view) {
-    view.prefill_cost = admin::PublishedCost{1, {.linear_ns = 10, .fixed_ns = 4}};
+    view.prefill_cost = admin::PublishedCost{1, {.linear = 10, .fixed = 4}};
   });
   cluster.kill_worker("prefill-0");
   cluster.start_worker("prefill-0", WorkerRole::kPrefill);

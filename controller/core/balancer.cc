@@ -14,11 +14,11 @@ namespace millrace::controller::core {
 namespace {
 
 using api::admin::kNoBucket;
-using api::admin::PrefillCost;
 using api::admin::RoutingView;
 using api::admin::ViewWorker;
 using api::admin::WorkerRole;
 using api::admin::WorkerState;
+using dataplane::cost::CostModel;
 using dataplane::routing::kBucketCount;
 
 static_assert(kNoBucket == buckets::kNoBucket);
@@ -132,7 +132,7 @@ std::optional<BalanceRound> Balancer::end_due_round(const RoutingView& view, Tim
 
 void Balancer::choose_cost(const RoutingView& view) {
   std::map<std::string, Measured, std::less<>> current;
-  std::vector<PrefillCost> costs;
+  std::vector<CostModel> costs;
   for (const ViewWorker& worker : view.workers) {
     const auto measured = measured_.find(worker.worker_id);
     if (measured == measured_.end() || measured->second.incarnation != worker.incarnation) continue;
@@ -142,7 +142,7 @@ void Balancer::choose_cost(const RoutingView& view) {
   measured_ = std::move(current);
   const std::optional<std::size_t> typical = cost::typical_cost(costs);
   if (!typical) return;
-  const PrefillCost& next = costs[*typical];
+  const CostModel& next = costs[*typical];
   if (published_ && !cost::is_worth_publishing(published_->cost, next)) return;
   published_ = {published_ ? published_->version + 1 : 1, next};
 }

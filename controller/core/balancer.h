@@ -78,7 +78,7 @@ class Balancer {
  private:
   struct Measured {
     std::uint64_t incarnation = 0;
-    api::admin::PrefillCost cost;
+    dataplane::cost::CostModel cost;
   };
 
   buckets::SplitInput split_input(const api::admin::RoutingView& view) const;

@@ -10,7 +10,6 @@ namespace {
 using namespace std::chrono_literals;
 using api::admin::EntrypointReport;
 using api::admin::kNoBucket;
-using api::admin::PrefillCost;
 using api::admin::RoutingView;
 using api::admin::ViewWorker;
 using api::admin::WorkerCost;
@@ -18,6 +17,7 @@ using api::admin::WorkerRole;
 using api::admin::WorkerState;
 using buckets::Demand;
 using buckets::SplitOutcome;
+using dataplane::cost::CostModel;
 
 constexpr TimePoint kStart = TimePoint(1h);
 
@@ -98,7 +98,7 @@ TEST(Balancer, DecodeWorkersHaveNone) {
   cluster.workers[0].role = WorkerRole::kDecode;
   cluster.publish();
   EXPECT_EQ(cluster.bucket_of(), (std::vector<int>{kNoBucket}));
-  cluster.demand({5, 0, 0, 0}, {{"decode-0", 1, {.linear_ns = 7}}});
+  cluster.demand({5, 0, 0, 0}, {{"decode-0", 1, {.linear = 7}}});
   EXPECT_EQ(cluster.end_round().outcome, SplitOutcome::kSettled);
   EXPECT_EQ(cluster.balancer.prefill_cost(), std::nullopt);
 }
@@ -169,7 +169,7 @@ TEST(Balancer, AWorkerKeepsItsBucketWhileItIsAwayButNotBeyondItsPlacement) {
 
 TEST(Balancer, ARestartedControllerTakesBucketsAndCostFromTheView) {
   Cluster first(2);
-  first.demand({9, 0, 0, 9}, {{"prefill-0", 1, {.linear_ns = 7}}});
+  first.demand({9, 0, 0, 9}, {{"prefill-0", 1, {.linear = 7}}});
   first.end_round();
   first.view.workers[0].bucket = 15;  // of a version that has more of them
   Cluster second(2, {}, first.view);
@@ -191,7 +191,7 @@ TEST(Balancer, PublishesEdgesThatAreNotTheDefault) {
 
 TEST(Balancer, PublishesTheFirstCostAtOnceAndOthersWhenTheyDiffer) {
   Cluster cluster(3);
-  const auto cost = [](double linear_ns) { return PrefillCost{.linear_ns = linear_ns}; };
+  const auto cost = [](double linear_ns) { return CostModel{.linear = linear_ns}; };
   cluster.demand({0, 0, 0, 0}, {{"prefill-0", 1, cost(100)}});
   ASSERT_TRUE(cluster.view.prefill_cost.has_value());
   EXPECT_EQ(*cluster.view.prefill_cost, (api::admin::PublishedCost{1, cost(100)}));
@@ -206,16 +206,15 @@ TEST(Balancer, PublishesTheFirstCostAtOnceAndOthersWhenTheyDiffer) {
 
 TEST(Balancer, CostsOfOtherRunsAndOfWorkersThatAreGoneDoNotCount) {
   Cluster cluster(2);
-  cluster.demand({0, 0, 0, 0},
-                 {{"prefill-0", 2, {.linear_ns = 9}}, {"other", 1, {.linear_ns = 9}}});
+  cluster.demand({0, 0, 0, 0}, {{"prefill-0", 2, {.linear = 9}}, {"other", 1, {.linear = 9}}});
   EXPECT_EQ(cluster.view.prefill_cost, std::nullopt);
   cluster.demand({0, 0, 0, 0},
-                 {{"prefill-0", 1, {.linear_ns = 100}}, {"prefill-1", 1, {.linear_ns = 500}}});
-  EXPECT_EQ(cluster.view.prefill_cost->cost.linear_ns, 100);
+                 {{"prefill-0", 1, {.linear = 100}}, {"prefill-1", 1, {.linear = 500}}});
+  EXPECT_EQ(cluster.view.prefill_cost->cost.linear, 100);
   cluster.workers[0].incarnation = 2;
   cluster.publish();
   cluster.end_round();
-  EXPECT_EQ(cluster.view.prefill_cost->cost.linear_ns, 500);
+  EXPECT_EQ(cluster.view.prefill_cost->cost.linear, 500);
   cluster.workers.clear();
   cluster.publish();
   cluster.end_round();

@@ -306,11 +306,11 @@ TEST(Controller, SplitsBucketsByTheDemandThatEntrypointsReport) {
                                {.incarnation = 1,
                                 .sequence = 1,
                                 .demand_ns = {50, 0, 0, 50},
-                                .costs = {{"prefill-0", 1, {.linear_ns = 1000}}}}};
+                                .costs = {{"prefill-0", 1, {.linear = 1000}}}}};
   const Decision reported = controller.on_event(report, kStart + 1s);
   EXPECT_TRUE(std::get<absl::Status>(reported.reply).ok());
   ASSERT_TRUE(reported.state.has_value()) << "the first cost is published at once";
-  EXPECT_EQ(reported.state->view.prefill_cost->cost.linear_ns, 1000);
+  EXPECT_EQ(reported.state->view.prefill_cost->cost.linear, 1000);
   EXPECT_EQ(controller.next_timer(), kStart + 2s);
 
   const std::uint64_t version = controller.state().view.version;

@@ -6,13 +6,12 @@
 #include <numeric>
 #include <vector>
 
-#include "dataplane/cost/cost_model.h"
-
 namespace millrace::controller::cost {
 namespace {
 
-using api::admin::PrefillCost;
+using dataplane::cost::CostModel;
 
+/// Rows that a prompt has to run, all in one chunk, behind cached ones.
 struct Shape {
   std::int64_t rows = 0;
   std::int64_t cached = 0;
@@ -22,21 +21,18 @@ constexpr Shape kReference = {4096, 8192};
 constexpr Shape kCompared[] = {{128, 0}, {2048, 0}, {4096, 8192}, {2048, 131072}};
 constexpr double kSmallestChange = 0.05;
 
-double predicted_ns(const PrefillCost& cost, const Shape& shape) {
-  const dataplane::cost::CostModel model = {.quadratic = cost.quadratic_ns,
-                                            .cross = cost.cross_ns,
-                                            .linear = cost.linear_ns,
-                                            .fixed = cost.fixed_ns};
-  return dataplane::cost::chunk_cost_ns(model, shape.rows, shape.cached);
+double predicted_ns(const CostModel& cost, const Shape& shape) {
+  return dataplane::cost::chunk_cost_ns(
+      cost, dataplane::cost::next_chunk(shape.rows, shape.cached, shape.rows));
 }
 
 }  // namespace
 
-std::optional<std::size_t> typical_cost(std::span<const PrefillCost> costs) {
+std::optional<std::size_t> typical_cost(std::span<const CostModel> costs) {
   if (costs.empty()) return std::nullopt;
   std::vector<double> times;
   times.reserve(costs.size());
-  for (const PrefillCost& cost : costs) times.push_back(predicted_ns(cost, kReference));
+  for (const CostModel& cost : costs) times.push_back(predicted_ns(cost, kReference));
   std::vector<std::size_t> order(costs.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::stable_sort(order.begin(), order.end(),
@@ -44,7 +40,7 @@ std::optional<std::size_t> typical_cost(std::span<const PrefillCost> costs) {
   return order[(order.size() - 1) / 2];
 }
 
-bool is_worth_publishing(const PrefillCost& published, const PrefillCost& next) {
+bool is_worth_publishing(const CostModel& published, const CostModel& next) {
   return std::any_of(std::begin(kCompared), std::end(kCompared), [&](const Shape& shape) {
     const double before = predicted_ns(published, shape);
     return std::abs(predicted_ns(next, shape) - before) > kSmallestChange * before;

@@ -199,7 +199,7 @@ TEST(Service, EntrypointsReportDemandAndBucketsAreShown) {
   api::admin::EntrypointReport demand{.incarnation = 1,
                                       .sequence = 1,
                                       .demand_ns = {5, 0, 0, 0},
-                                      .costs = {{"prefill-0", 1, {.linear_ns = 250}}}};
+                                      .costs = {{"prefill-0", 1, {.linear = 250}}}};
   const std::string path = "/api/v1/entrypoints/entrypoint-0/report";
   const HttpResponse accepted = send(controller, "POST", path, to_json(demand));
   EXPECT_EQ(accepted.status, 204) << accepted.body;
@@ -207,7 +207,7 @@ TEST(Service, EntrypointsReportDemandAndBucketsAreShown) {
   ASSERT_EQ(view.workers.size(), 2U);
   EXPECT_EQ(view.workers[1].bucket, 0);
   ASSERT_TRUE(view.prefill_cost.has_value());
-  EXPECT_EQ(view.prefill_cost->cost.linear_ns, 250);
+  EXPECT_EQ(view.prefill_cost->cost.linear, 250);
   const std::string metrics = get(controller, "/metrics").body;
   for (const char* line :
        {"millrace_bucket_instances{bucket=\"0\"} 1", "millrace_bucket_moves_total 0",

@@ -231,7 +231,7 @@ TEST(View, ContentIsComparedWithoutTheVersion) {
   other.workers[0].bucket = 0;
   EXPECT_FALSE(is_same_content(view, other));
   other = view;
-  other.prefill_cost = api::admin::PublishedCost{1, {.linear_ns = 5}};
+  other.prefill_cost = api::admin::PublishedCost{1, {.linear = 5}};
   EXPECT_FALSE(is_same_content(view, other));
   other = view;
   other.bucket_edges = {256, 512, 1024};

@@ -1,8 +1,9 @@
 #include "dataplane/cost/cost_file.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
-#include <initializer_list>
+#include <span>
 #include <utility>
 
 #include "common/json.h"
@@ -12,11 +13,11 @@
 namespace millrace::dataplane::cost {
 namespace {
 
-constexpr int kFormat = 1;
+constexpr int kFormat = 2;  // 1 had no terms of the tail
 
 /// Refuses members that nobody reads: a misspelt coefficient must not count as 0.
 absl::Status check_members(const Json& object, std::string_view where,
-                           std::initializer_list<std::string_view> known) {
+                           std::span<const std::string_view> known) {
   if (!object.is_object()) {
     return absl::InvalidArgumentError(str_cat(where, " must be an object"));
   }
@@ -35,18 +36,21 @@ absl::StatusOr<const Json*> member(const Json& object, std::string_view key) {
 }
 
 absl::StatusOr<CostModel> read_prefill(const Json& value) {
-  RETURN_IF_ERROR(check_members(value, "prefill", {"quadratic", "cross", "linear", "fixed"}));
+  std::array<std::string_view, kCoefficients.size()> names;
+  std::transform(kCoefficients.begin(), kCoefficients.end(), names.begin(),
+                 [](const Coefficient& c) { return c.name; });
+  RETURN_IF_ERROR(check_members(value, "prefill", names));
   CostModel model;
-  ASSIGN_OR_RETURN(model.quadratic, json_number(value, "quadratic"));
-  ASSIGN_OR_RETURN(model.cross, json_number(value, "cross"));
-  ASSIGN_OR_RETURN(model.linear, json_number(value, "linear"));
-  ASSIGN_OR_RETURN(model.fixed, json_number(value, "fixed"));
+  for (const Coefficient& c : kCoefficients) {
+    ASSIGN_OR_RETURN(model.*c.value, json_number(value, c.name));
+  }
   RETURN_IF_ERROR(check(model));
   return model;
 }
 
 absl::StatusOr<DecodeCostModel> read_decode(const Json& value) {
-  RETURN_IF_ERROR(check_members(value, "decode", {"fixed", "per_request", "per_kv_token"}));
+  constexpr std::array<std::string_view, 3> kNames = {"fixed", "per_request", "per_kv_token"};
+  RETURN_IF_ERROR(check_members(value, "decode", kNames));
   DecodeCostModel model;
   ASSIGN_OR_RETURN(model.fixed, json_number(value, "fixed"));
   ASSIGN_OR_RETURN(model.per_request, json_number(value, "per_request"));
@@ -70,9 +74,10 @@ bool is_digest(std::string_view text) {
 
 absl::StatusOr<CostFile> read(std::string_view text) {
   ASSIGN_OR_RETURN(const Json json, parse_json(text));
-  RETURN_IF_ERROR(check_members(json, "the file",
-                                {"format", "model_id", "artifact_digest", "backend", "machine",
-                                 "source", "prefill", "decode", "prefill_error", "decode_error"}));
+  constexpr std::array<std::string_view, 10> kNames = {
+      "format", "model_id", "artifact_digest", "backend",       "machine",
+      "source", "prefill",  "decode",          "prefill_error", "decode_error"};
+  RETURN_IF_ERROR(check_members(json, "the file", kNames));
   ASSIGN_OR_RETURN(const std::int64_t format, json_int(json, "format"));
   if (format != kFormat) {
     return absl::InvalidArgumentError(
@@ -105,6 +110,8 @@ absl::StatusOr<CostFile> parse_cost_file(std::string_view text, std::string_view
 }
 
 std::string to_json_text(const CostFile& file) {
+  Json prefill;
+  for (const Coefficient& c : kCoefficients) prefill[std::string(c.name)] = file.prefill.*c.value;
   const Json json = {
       {"format", kFormat},
       {"model_id", file.subject.model_id},
@@ -112,11 +119,7 @@ std::string to_json_text(const CostFile& file) {
       {"backend", file.subject.backend},
       {"machine", file.subject.machine},
       {"source", file.source},
-      {"prefill",
-       {{"quadratic", file.prefill.quadratic},
-        {"cross", file.prefill.cross},
-        {"linear", file.prefill.linear},
-        {"fixed", file.prefill.fixed}}},
+      {"prefill", std::move(prefill)},
       {"decode",
        {{"fixed", file.decode.fixed},
         {"per_request", file.decode.per_request},

@@ -13,7 +13,7 @@ using ::testing::HasSubstr;
 CostFile example() {
   return {.subject = {"nano", std::string(64, 'a'), "cpu", "two threads"},
           .source = "measured by hand",
-          .prefill = {0.125, 0.25, 17, 1000},
+          .prefill = {0.125, 0.25, 17, 1000, 33, 0.75},
           .decode = {1000, 10, 0.5},
           .prefill_error = 0.05,
           .decode_error = 0.04};
@@ -39,7 +39,7 @@ TEST(CostFile, IsReadBackAsItWasWritten) {
 
 TEST(CostFile, SaysWhatIsWrongWithIt) {
   EXPECT_THAT(error_of("{"), HasSubstr("cost file x.json"));
-  EXPECT_THAT(error_of(with("\"format\": 1", "\"format\": 2")), HasSubstr("format is 2"));
+  EXPECT_THAT(error_of(with("\"format\": 2", "\"format\": 1")), HasSubstr("format is 1"));
   EXPECT_THAT(error_of(with("\"linear\": 17", "\"linear\": -17")), HasSubstr("linear = -17"));
   EXPECT_THAT(error_of(with("\"linear\": 17.0", "\"linear\": \"x\"")), HasSubstr("linear"));
   EXPECT_THAT(error_of(with("\"linear\"", "\"liner\"")), HasSubstr("unknown member liner"));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <span>
 #include <string_view>
 #include <utility>
 
@@ -14,8 +15,7 @@ namespace {
 /// Beyond it a charge says nothing more, and a few thousand of them still add up in 64 bits.
 constexpr double kLargestCharge = 4611686018427387904.0;  // 2^62
 
-template <std::size_t n>
-absl::Status check_all(const std::array<std::pair<std::string_view, double>, n>& coefficients) {
+absl::Status check_all(std::span<const std::pair<std::string_view, double>> coefficients) {
   bool is_zero = true;
   for (const auto& [name, value] : coefficients) {
     if (!std::isfinite(value) || value < 0) {
@@ -38,50 +38,60 @@ double solve(double quadratic, double k, double budget) {
 }  // namespace
 
 absl::Status check(const CostModel& model) {
-  return check_all<4>({{{"quadratic", model.quadratic},
-                        {"cross", model.cross},
-                        {"linear", model.linear},
-                        {"fixed", model.fixed}}});
+  std::array<std::pair<std::string_view, double>, kCoefficients.size()> named;
+  std::transform(kCoefficients.begin(), kCoefficients.end(), named.begin(),
+                 [&](const Coefficient& c) { return std::pair(c.name, model.*c.value); });
+  return check_all(named);
 }
 
-double chunk_cost_ns(const CostModel& model, std::int64_t rows, std::int64_t cached) {
-  if (rows <= 0) return 0;
-  const double q = static_cast<double>(rows);
-  const double c = static_cast<double>(cached);
-  return ((model.quadratic * q + model.cross * c) + model.linear) * q + model.fixed;
+double chunk_cost_ns(const CostModel& model, const Chunk& chunk) {
+  if (chunk.rows <= 0) return 0;
+  const auto q = static_cast<double>(chunk.rows);
+  const auto c = static_cast<double>(chunk.cached);
+  const auto t = static_cast<double>(chunk.tail);
+  return ((model.quadratic * q + model.cross * c) + model.linear) * q + model.fixed +
+         (model.tail_cross * (c + q) + model.tail) * t;
 }
 
-std::int64_t quota_ns(const CostModel& model, std::int64_t rows, std::int64_t cached) {
-  if (rows <= 0) return 0;
-  const double cost = std::ceil(chunk_cost_ns(model, rows, cached));
+std::int64_t quota_ns(const CostModel& model, std::int64_t rows_left, std::int64_t cached) {
+  if (rows_left <= 0) return 0;
+  const double cost = std::ceil(chunk_cost_ns(model, next_chunk(rows_left, cached, rows_left)));
   return static_cast<std::int64_t>(std::clamp(cost, 1.0, kLargestCharge));
 }
 
-std::int64_t largest_chunk(const CostModel& model, std::int64_t rows, std::int64_t cached,
-                           double budget_ns) {
-  const auto fits = [&](std::int64_t q) { return chunk_cost_ns(model, q, cached) <= budget_ns; };
+std::int64_t largest_chunk(const CostModel& model, std::int64_t most, std::int64_t rows_left,
+                           std::int64_t cached, double budget_ns) {
+  const auto fits = [&](std::int64_t q) {
+    return chunk_cost_ns(model, next_chunk(q, cached, rows_left)) <= budget_ns;
+  };
+  const std::int64_t rows = std::min(most, rows_left);
   if (rows <= 0 || !fits(1)) return 0;
   if (fits(rows)) return rows;
+  std::int64_t fitting = 1;
+  std::int64_t too_many = rows;
+  const auto judge = [&](std::int64_t q) {
+    if (fitting < q && q < too_many) (fits(q) ? fitting : too_many) = q;
+  };
+  // Where the tail begins, the cost bends: before it the closed form guesses, and in it there are
+  // few rows to halve.
+  judge(rows_left - kTailRows);
   const double guess =
       solve(model.quadratic, model.cross * static_cast<double>(cached) + model.linear,
             budget_ns - model.fixed);
   const auto near = static_cast<std::int64_t>(std::clamp(guess, 0.0, static_cast<double>(rows)));
-  std::int64_t fitting = 1;
-  std::int64_t too_many = rows;
-  const auto judge = [&](std::int64_t q) { (fits(q) ? fitting : too_many) = q; };
   // The guess is off by at most one where the model is well scaled, and then nothing is left to
   // halve; where fixed swallows the digits of the rest, halving still finds the last one that fits.
-  for (const std::int64_t q : {near, near + 1, near - 1}) {
-    if (fitting < q && q < too_many) judge(q);
-  }
+  for (const std::int64_t q : {near, near + 1, near - 1}) judge(q);
   while (too_many - fitting > 1) judge(fitting + (too_many - fitting) / 2);
   return fitting;
 }
 
 absl::Status check(const DecodeCostModel& model) {
-  return check_all<3>({{{"fixed", model.fixed},
-                        {"per_request", model.per_request},
-                        {"per_kv_token", model.per_kv_token}}});
+  const std::array<std::pair<std::string_view, double>, 3> named = {
+      {{"fixed", model.fixed},
+       {"per_request", model.per_request},
+       {"per_kv_token", model.per_kv_token}}};
+  return check_all(named);
 }
 
 double decode_step_ns(const DecodeCostModel& model, std::int64_t batch, std::int64_t kv_tokens) {

@@ -1,25 +1,60 @@
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
+#include <string_view>
 
 #include "absl/status/status.h"
 
 namespace millrace::dataplane::cost {
 
-/// Predicted compute of a prefill chunk on one rank:
+/// Rows at the end of a prompt: those that pass the decoder layers, too (as many as a window has).
+inline constexpr std::int64_t kTailRows = 128;
+
+/// Rows of one prompt that run in one step.
+struct Chunk {
+  std::int64_t rows = 0;
+  std::int64_t cached = 0;  ///< rows before them whose KV is there already
+  std::int64_t tail = 0;    ///< of `rows`: among the last kTailRows of the prompt
+};
+
+/// The next `rows` rows of a prompt that has `rows_left` to run, behind `cached` ones.
+constexpr Chunk next_chunk(std::int64_t rows, std::int64_t cached, std::int64_t rows_left) {
+  const std::int64_t before_tail = std::max<std::int64_t>(rows_left - kTailRows, 0);
+  return {rows, cached, std::max<std::int64_t>(rows - before_tail, 0)};
+}
+
+/// Predicted compute of a chunk on one rank, of q rows behind c, with t of the q in the tail:
 ///
-///   cost(q, c) = quadratic q² + cross q c + linear q + fixed    [nanoseconds]
+///   cost = quadratic q² + cross q c + linear q + fixed + tail t + tail_cross t (c + q)    [ns]
 ///
-/// q rows are run behind c rows whose KV is there already. All four are finite and at least 0, and
-/// not all of them are 0, so that the cost never falls when q or c grows.
+/// All coefficients are finite and at least 0, and not all of them are 0, so that the cost never
+/// falls when q or c grows.
 struct CostModel {
-  double quadratic = 0;  ///< ns per row²: attention within the chunk
-  double cross = 0;      ///< ns per row and cached row: attention to what came before
-  double linear = 0;     ///< ns per row: everything that does not look back
-  double fixed = 0;      ///< ns per chunk
+  double quadratic = 0;   ///< ns per row²: attention within the chunk
+  double cross = 0;       ///< ns per row and cached row: attention to what came before
+  double linear = 0;      ///< ns per row: everything that does not look back
+  double fixed = 0;       ///< ns per chunk
+  double tail = 0;        ///< ns per row of the tail: the decoder layers
+  double tail_cross = 0;  ///< ns per row of the tail and row up to it: their attention
 
   friend bool operator==(const CostModel&, const CostModel&) = default;
 };
+
+/// The name of each coefficient, and where it is: for what reads, writes and checks them all.
+struct Coefficient {
+  std::string_view name;
+  double CostModel::*value;
+};
+inline constexpr std::array<Coefficient, 6> kCoefficients = {{
+    {"quadratic", &CostModel::quadratic},
+    {"cross", &CostModel::cross},
+    {"linear", &CostModel::linear},
+    {"fixed", &CostModel::fixed},
+    {"tail", &CostModel::tail},
+    {"tail_cross", &CostModel::tail_cross},
+}};
 
 /// What prefill is taken to cost before anybody has measured it: 0.1 ms a row.
 inline constexpr CostModel kUnmeasuredCost{.linear = 100'000};
@@ -28,17 +63,17 @@ inline constexpr CostModel kUnmeasuredCost{.linear = 100'000};
 absl::Status check(const CostModel& model);
 
 /// Nanoseconds of one chunk; 0 rows cost 0.
-double chunk_cost_ns(const CostModel& model, std::int64_t rows, std::int64_t cached);
+double chunk_cost_ns(const CostModel& model, const Chunk& chunk);
 
-/// Nanoseconds of running `rows` rows behind `cached` ones in a single chunk, as an integer charge:
-/// rounded up, at least 1 when there is a row, and saturated at 2^62.
-std::int64_t quota_ns(const CostModel& model, std::int64_t rows, std::int64_t cached);
+/// Nanoseconds of running all `rows_left` rows of a prompt behind `cached` ones in a single chunk,
+/// as an integer charge: rounded up, at least 1 when there is a row, and saturated at 2^62.
+std::int64_t quota_ns(const CostModel& model, std::int64_t rows_left, std::int64_t cached);
 
-/// The largest chunk, at most `rows`, that costs no more than the budget behind `cached` rows; 0
-/// when not even one row fits. The closed form is only a first guess: what is returned is judged by
-/// chunk_cost_ns itself.
-std::int64_t largest_chunk(const CostModel& model, std::int64_t rows, std::int64_t cached,
-                           double budget_ns);
+/// The largest next chunk, at most `most` rows, of a prompt that has `rows_left` to run behind
+/// `cached`, that costs no more than the budget; 0 when not even one row fits. The closed form is
+/// only a first guess: what is returned is judged by chunk_cost_ns itself.
+std::int64_t largest_chunk(const CostModel& model, std::int64_t most, std::int64_t rows_left,
+                           std::int64_t cached, double budget_ns);
 
 /// A decode step of one rank, of `batch` requests whose KV has `kv_tokens` rows together:
 ///

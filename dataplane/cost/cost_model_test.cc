@@ -2,9 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <random>
+#include <string>
 
 #include "common/str_cat.h"
 
@@ -12,10 +14,13 @@ namespace millrace::dataplane::cost {
 namespace {
 
 /// The definition, looked for one by one from below.
-std::int64_t largest_by_trying(const CostModel& model, std::int64_t rows, std::int64_t cached,
-                               double budget) {
+std::int64_t largest_by_trying(const CostModel& model, std::int64_t most, std::int64_t rows_left,
+                               std::int64_t cached, double budget) {
   std::int64_t best = 0;
-  for (std::int64_t q = 1; q <= rows && chunk_cost_ns(model, q, cached) <= budget; ++q) best = q;
+  for (std::int64_t q = 1; q <= std::min(most, rows_left); ++q) {
+    if (chunk_cost_ns(model, next_chunk(q, cached, rows_left)) > budget) break;
+    best = q;
+  }
   return best;
 }
 
@@ -25,66 +30,115 @@ double coefficient(std::mt19937_64& random, double low_exponent, double high_exp
   return std::pow(10, std::uniform_real_distribution(low_exponent, high_exponent)(random));
 }
 
+CostModel random_model(std::mt19937_64& random) {
+  return {.quadratic = coefficient(random, -12, 3),
+          .cross = coefficient(random, -12, 2),
+          .linear = coefficient(random, -6, 6),
+          .fixed = coefficient(random, -3, 9),
+          .tail = coefficient(random, -6, 6),
+          .tail_cross = coefficient(random, -12, 2)};
+}
+
+std::string to_string(const CostModel& model) {
+  std::string text;
+  for (const Coefficient& c : kCoefficients) text += str_cat(c.name, " ", model.*c.value, " ");
+  return text;
+}
+
+TEST(NextChunk, KnowsWhatOfItIsAmongTheLastRowsOfThePrompt) {
+  // Row by row: row i of those left is in the tail when fewer than kTailRows follow up to the end.
+  for (const std::int64_t rows_left : {1, 50, 127, 128, 129, 200, 256, 400}) {
+    for (std::int64_t rows = 0; rows <= rows_left; ++rows) {
+      std::int64_t tail = 0;
+      for (std::int64_t i = 0; i < rows; ++i) tail += rows_left - i <= kTailRows ? 1 : 0;
+      ASSERT_EQ(next_chunk(rows, 7, rows_left).tail, tail) << rows << " of " << rows_left;
+    }
+  }
+}
+
 TEST(LargestChunk, IsTheLargestThatFitsForRandomModelsAndBudgets) {
   std::mt19937_64 random(7);
   for (int i = 0; i < 100'000; ++i) {
-    const CostModel model{coefficient(random, -12, 3), coefficient(random, -12, 2),
-                          coefficient(random, -6, 6), coefficient(random, -3, 9)};
-    const auto rows = static_cast<std::int64_t>(random() % 200 + 1);
+    const CostModel model = random_model(random);
+    const auto most = static_cast<std::int64_t>(random() % 200 + 1);
+    const auto rows_left = static_cast<std::int64_t>(random() % 400 + 1);
     const auto cached = static_cast<std::int64_t>(random() % 2 == 0 ? 0 : random() % 1'000'000);
     // Budgets around the cost of some chunk, hit exactly or missed by a hair, and arbitrary ones.
-    double budget = chunk_cost_ns(model, static_cast<std::int64_t>(random() % 250), cached);
+    const auto aim = std::min(static_cast<std::int64_t>(random() % 250), rows_left);
+    double budget = chunk_cost_ns(model, next_chunk(aim, cached, rows_left));
     if (random() % 3 == 0) budget = std::nextafter(budget, 0);
     if (random() % 3 == 0) budget = coefficient(random, 0, 10);
-    ASSERT_EQ(largest_chunk(model, rows, cached, budget),
-              largest_by_trying(model, rows, cached, budget))
-        << str_cat(model.quadratic, " ", model.cross, " ", model.linear, " ", model.fixed, " rows ",
-                   rows, " cached ", cached, " budget ", budget);
+    ASSERT_EQ(largest_chunk(model, most, rows_left, cached, budget),
+              largest_by_trying(model, most, rows_left, cached, budget))
+        << str_cat(to_string(model), "most ", most, " of ", rows_left, " cached ", cached,
+                   " budget ", budget);
   }
 }
 
 TEST(LargestChunk, FindsItsWayInLongPrompts) {
   std::mt19937_64 random(8);
   for (int i = 0; i < 20'000; ++i) {
-    const CostModel model{coefficient(random, -6, 1), coefficient(random, -6, 1),
-                          coefficient(random, 0, 6), coefficient(random, 0, 9)};
-    const auto rows = static_cast<std::int64_t>(random() % 2'000'000 + 1);
+    const CostModel model = random_model(random);
+    const auto rows_left = static_cast<std::int64_t>(random() % 2'000'000 + 1);
+    const auto most = static_cast<std::int64_t>(random() % 2'000'000 + 1);
     const auto cached = static_cast<std::int64_t>(random() % 2'000'000);
     const double budget = coefficient(random, 3, 13);
-    const std::int64_t q = largest_chunk(model, rows, cached, budget);
+    const std::int64_t q = largest_chunk(model, most, rows_left, cached, budget);
     ASSERT_GE(q, 0);
-    ASSERT_LE(q, rows);
+    ASSERT_LE(q, std::min(most, rows_left));
     if (q > 0) {
-      ASSERT_LE(chunk_cost_ns(model, q, cached), budget);
+      ASSERT_LE(chunk_cost_ns(model, next_chunk(q, cached, rows_left)), budget);
     }
-    if (q < rows) {
-      ASSERT_GT(chunk_cost_ns(model, q + 1, cached), budget);
+    if (q < std::min(most, rows_left)) {
+      ASSERT_GT(chunk_cost_ns(model, next_chunk(q + 1, cached, rows_left)), budget);
     }
   }
 }
 
 TEST(LargestChunk, OfNothingOrWithinNothingIsNothing) {
-  const CostModel model{0, 0, 10, 100};
-  EXPECT_EQ(largest_chunk(model, 0, 0, 1e9), 0);
-  EXPECT_EQ(largest_chunk(model, 5, 0, 0), 0);
-  EXPECT_EQ(largest_chunk(model, 5, 0, -1), 0);
-  EXPECT_EQ(largest_chunk(model, 5, 0, 109), 0);
-  EXPECT_EQ(largest_chunk(model, 5, 0, 110), 1);
-  EXPECT_EQ(largest_chunk(model, 5, 0, 1e300), 5);
+  const CostModel model{.linear = 10, .fixed = 100};
+  EXPECT_EQ(largest_chunk(model, 0, 9, 0, 1e9), 0);
+  EXPECT_EQ(largest_chunk(model, -5, 9, 0, 1e9), 0);
+  EXPECT_EQ(largest_chunk(model, 5, 0, 0, 1e9), 0);
+  EXPECT_EQ(largest_chunk(model, 5, 9, 0, 0), 0);
+  EXPECT_EQ(largest_chunk(model, 5, 9, 0, -1), 0);
+  EXPECT_EQ(largest_chunk(model, 5, 9, 0, 109), 0);
+  EXPECT_EQ(largest_chunk(model, 5, 9, 0, 110), 1);
+  EXPECT_EQ(largest_chunk(model, 5, 9, 0, 1e300), 5);
+}
+
+TEST(LargestChunk, StopsBeforeATailThatDoesNotFit) {
+  const CostModel model{.linear = 1, .tail = 100};
+  EXPECT_EQ(largest_chunk(model, 1000, 500, 0, 372), 372);
+  EXPECT_EQ(largest_chunk(model, 1000, 500, 0, 372 + 100), 372);
+  EXPECT_EQ(largest_chunk(model, 1000, 500, 0, 372 + 101), 373);
+  EXPECT_EQ(largest_chunk(model, 1000, 500, 0, 500 + 128 * 100), 500);
+}
+
+TEST(ChunkCost, IsTheFormula) {
+  const CostModel model{
+      .quadratic = 2, .cross = 3, .linear = 5, .fixed = 7, .tail = 11, .tail_cross = 13};
+  const Chunk chunk{.rows = 10, .cached = 100, .tail = 4};
+  EXPECT_DOUBLE_EQ(chunk_cost_ns(model, chunk),
+                   2 * 10 * 10 + 3 * 10 * 100 + 5 * 10 + 7 + 11 * 4 + 13 * 4 * (100 + 10));
+  EXPECT_EQ(chunk_cost_ns(model, {.rows = 0, .cached = 100}), 0);
 }
 
 TEST(ChunkCost, OfTwoChunksIsThatOfOneWhenCrossIsTwiceQuadratic) {
-  // Causal attention to what came before: q c + q²/2, up to a factor.
-  const CostModel model{0.5, 1.0, 30, 0};
-  EXPECT_DOUBLE_EQ(chunk_cost_ns(model, 300, 1000) + chunk_cost_ns(model, 212, 1300),
-                   chunk_cost_ns(model, 512, 1000));
+  // Causal attention to what came before: q c + q²/2, up to a factor. Of the last 400 rows, the
+  // tail lies in the second chunk.
+  const CostModel model{.quadratic = 0.5, .cross = 1.0, .linear = 30, .tail = 70};
+  EXPECT_DOUBLE_EQ(chunk_cost_ns(model, next_chunk(300, 1000, 512)) +
+                       chunk_cost_ns(model, next_chunk(212, 1300, 212)),
+                   chunk_cost_ns(model, next_chunk(512, 1000, 512)));
 }
 
 TEST(Quota, IsAtLeastOneAndSaturates) {
-  EXPECT_EQ(quota_ns({0, 0, 1e-9, 0}, 1, 0), 1);
-  EXPECT_EQ(quota_ns({0, 0, 2, 1}, 0, 100), 0);
-  EXPECT_EQ(quota_ns({0, 0, 2, 0.5}, 3, 0), 7);
-  EXPECT_EQ(quota_ns({1e300, 0, 0, 0}, 1 << 20, 0), std::int64_t{1} << 62);
+  EXPECT_EQ(quota_ns({.linear = 1e-9}, 1, 0), 1);
+  EXPECT_EQ(quota_ns({.linear = 2, .fixed = 1}, 0, 100), 0);
+  EXPECT_EQ(quota_ns({.linear = 2, .fixed = 0.5}, 3, 0), 7);
+  EXPECT_EQ(quota_ns({.linear = 1, .tail = 1}, 1000, 5), 1128);
+  EXPECT_EQ(quota_ns({.quadratic = 1e300}, 1 << 20, 0), std::int64_t{1} << 62);
 }
 
 TEST(CheckCostModel, NamesWhatIsWrong) {
@@ -93,6 +147,9 @@ TEST(CheckCostModel, NamesWhatIsWrong) {
   EXPECT_NE(message(check(CostModel{nan, 0, 1, 0})).find("quadratic"), std::string::npos);
   EXPECT_NE(message(check(CostModel{0, -1, 1, 0})).find("cross = -1"), std::string::npos);
   EXPECT_NE(message(check(CostModel{0, 0, HUGE_VAL, 0})).find("linear"), std::string::npos);
+  EXPECT_NE(message(check(CostModel{.fixed = 1, .tail = -1})).find("tail = -1"), std::string::npos);
+  EXPECT_NE(message(check(CostModel{.fixed = 1, .tail_cross = nan})).find("tail_cross"),
+            std::string::npos);
   EXPECT_NE(message(check(CostModel{})).find("every coefficient is 0"), std::string::npos);
   EXPECT_TRUE(check(CostModel{0, 0, 0, 1}).ok());
   EXPECT_NE(message(check(DecodeCostModel{1, 1, -2})).find("per_kv_token"), std::string::npos);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <numeric>
 #include <optional>
 #include <string_view>
 
@@ -198,13 +199,44 @@ absl::StatusOr<Row<n>> equation(std::size_t index, const Row<n>& terms,
   return row;
 }
 
-template <std::size_t n, typename Sample, typename Terms>
-absl::StatusOr<RobustFit<n>> fit_samples(std::span<const Sample> samples, Terms terms,
+// In the order in which terms are preferred where samples cannot tell them apart: a model that must
+// guess beyond its samples guesses in proportion to rows, not to their square.
+constexpr std::array<std::string_view, 6> kPrefillTerms = {"linear",     "fixed", "tail",
+                                                           "tail_cross", "cross", "quadratic"};
+Row<6> terms_of(const PrefillSample& s) {
+  return {s.rows, s.chunks, s.tail, s.tail_by_length, s.rows_by_cached, s.rows_squared};
+}
+Row<6> coefficients_of(const CostModel& m) {
+  return {m.linear, m.fixed, m.tail, m.tail_cross, m.cross, m.quadratic};
+}
+Row<3> terms_of(const DecodeSample& s) { return {1, s.batch, s.kv_tokens}; }
+Row<3> coefficients_of(const DecodeCostModel& m) {
+  return {m.fixed, m.per_request, m.per_kv_token};
+}
+
+template <typename Model, typename Sample>
+double predict(const Model& model, const Sample& sample) {
+  const auto terms = terms_of(sample);
+  const auto coefficients = coefficients_of(model);
+  return std::inner_product(terms.begin(), terms.end(), coefficients.begin(), 0.0);
+}
+
+template <typename Model, typename Sample>
+double mean_error(const Model& model, std::span<const Sample> samples) {
+  double sum = 0;
+  for (const Sample& sample : samples) {
+    sum += std::abs(predict(model, sample) - sample.ns) / sample.ns;
+  }
+  return samples.empty() ? 0 : sum / static_cast<double>(samples.size());
+}
+
+template <std::size_t n, typename Sample>
+absl::StatusOr<RobustFit<n>> fit_samples(std::span<const Sample> samples,
                                          const std::array<std::string_view, n>& names) {
   std::vector<Row<n>> rows;
   rows.reserve(samples.size());
   for (std::size_t i = 0; i < samples.size(); ++i) {
-    ASSIGN_OR_RETURN(const Row<n> row, equation<n>(i, terms(samples[i]), names, samples[i].ns));
+    ASSIGN_OR_RETURN(const Row<n> row, equation<n>(i, terms_of(samples[i]), names, samples[i].ns));
     rows.push_back(row);
   }
   if (rows.size() < kMinFitSamples) {
@@ -214,61 +246,57 @@ absl::StatusOr<RobustFit<n>> fit_samples(std::span<const Sample> samples, Terms 
   return fit<n>(rows, names);
 }
 
-// In the order in which terms are preferred where samples cannot tell them apart: a model that must
-// guess beyond its samples guesses in proportion to rows, not to their square.
-Row<4> terms_of(const PrefillSample& s) {
-  return {s.rows, s.chunks, s.rows_by_cached, s.rows_squared};
-}
-Row<3> terms_of(const DecodeSample& s) { return {1, s.batch, s.kv_tokens}; }
-
-template <std::size_t n, typename Sample>
-double mean_error(const Row<n>& coefficients, std::span<const Sample> samples) {
-  double sum = 0;
-  for (const Sample& sample : samples) {
-    const Row<n> terms = terms_of(sample);
-    double predicted = 0;
-    for (std::size_t i = 0; i < n; ++i) predicted += coefficients[i] * terms[i];
-    sum += std::abs(predicted - sample.ns) / sample.ns;
-  }
-  return samples.empty() ? 0 : sum / static_cast<double>(samples.size());
-}
-
 }  // namespace
 
-void PrefillSample::add(std::int64_t rows_of_chunk, std::int64_t cached) {
-  const double q = static_cast<double>(rows_of_chunk);
+void PrefillSample::add(const Chunk& chunk) {
+  const auto q = static_cast<double>(chunk.rows);
+  const auto c = static_cast<double>(chunk.cached);
+  const auto t = static_cast<double>(chunk.tail);
   rows_squared += q * q;
-  rows_by_cached += q * static_cast<double>(cached);
+  rows_by_cached += q * c;
   rows += q;
   chunks += 1;
+  tail += t;
+  tail_by_length += t * (c + q);
+}
+
+double predicted_ns(const CostModel& model, const PrefillSample& step) {
+  return predict(model, step);
+}
+
+double predicted_ns(const DecodeCostModel& model, const DecodeSample& step) {
+  return predict(model, step);
 }
 
 absl::StatusOr<PrefillFit> fit_prefill(std::span<const PrefillSample> samples) {
-  ASSIGN_OR_RETURN(const RobustFit<4> fitted,
-                   (fit_samples<4>(samples, [](const PrefillSample& s) { return terms_of(s); },
-                                   {"linear", "fixed", "cross", "quadratic"})));
-  const auto& [linear, fixed, cross, quadratic] = fitted.coefficients;
-  PrefillFit result{{quadratic, cross, linear, fixed}, fitted.quality};
+  ASSIGN_OR_RETURN(const RobustFit<6> fitted, fit_samples<6>(samples, kPrefillTerms));
+  const auto& [linear, fixed, tail, tail_cross, cross, quadratic] = fitted.coefficients;
+  PrefillFit result{{.quadratic = quadratic,
+                     .cross = cross,
+                     .linear = linear,
+                     .fixed = fixed,
+                     .tail = tail,
+                     .tail_cross = tail_cross},
+                    fitted.quality};
   RETURN_IF_ERROR(check(result.model));
   return result;
 }
 
 absl::StatusOr<DecodeFit> fit_decode(std::span<const DecodeSample> samples) {
   ASSIGN_OR_RETURN(const RobustFit<3> fitted,
-                   (fit_samples<3>(samples, [](const DecodeSample& s) { return terms_of(s); },
-                                   {"fixed", "per_request", "per_kv_token"})));
+                   fit_samples<3>(samples, {"fixed", "per_request", "per_kv_token"}));
   const auto& [fixed, per_request, per_kv_token] = fitted.coefficients;
   DecodeFit result{{fixed, per_request, per_kv_token}, fitted.quality};
   RETURN_IF_ERROR(check(result.model));
   return result;
 }
 
-double mean_relative_error(const CostModel& m, std::span<const PrefillSample> samples) {
-  return mean_error<4>({m.linear, m.fixed, m.cross, m.quadratic}, samples);
+double mean_relative_error(const CostModel& model, std::span<const PrefillSample> samples) {
+  return mean_error(model, samples);
 }
 
-double mean_relative_error(const DecodeCostModel& m, std::span<const DecodeSample> samples) {
-  return mean_error<3>({m.fixed, m.per_request, m.per_kv_token}, samples);
+double mean_relative_error(const DecodeCostModel& model, std::span<const DecodeSample> samples) {
+  return mean_error(model, samples);
 }
 
 }  // namespace millrace::dataplane::cost

@@ -17,10 +17,11 @@ struct PrefillSample {
   double rows_by_cached = 0;  ///< Σ q c
   double rows = 0;            ///< Σ q
   double chunks = 0;
-  double ns = 0;  ///< how long the step took
+  double tail = 0;            ///< Σ t
+  double tail_by_length = 0;  ///< Σ t (c + q)
+  double ns = 0;              ///< how long the step took
 
-  /// Adds a chunk of `rows` rows behind `cached` ones.
-  void add(std::int64_t rows_of_chunk, std::int64_t cached);
+  void add(const Chunk& chunk);
 };
 
 /// A decode step as it was measured.
@@ -29,6 +30,10 @@ struct DecodeSample {
   double kv_tokens = 0;
   double ns = 0;
 };
+
+/// What the model predicts for a step of these sums, in ns.
+double predicted_ns(const CostModel& model, const PrefillSample& step);
+double predicted_ns(const DecodeCostModel& model, const DecodeSample& step);
 
 /// How well a model describes the samples it was made of.
 struct FitQuality {

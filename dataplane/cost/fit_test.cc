@@ -16,7 +16,12 @@ namespace {
 using ::testing::Contains;
 using ::testing::HasSubstr;
 
-const CostModel kTrue{0.004, 0.008, 21'000, 1'500'000};
+const CostModel kTrue{.quadratic = 0.004,
+                      .cross = 0.008,
+                      .linear = 21'000,
+                      .fixed = 1'500'000,
+                      .tail = 45'000,
+                      .tail_cross = 0.7};
 
 PrefillSample step(const CostModel& model, std::mt19937_64& random, double noise) {
   PrefillSample sample;
@@ -25,8 +30,10 @@ PrefillSample step(const CostModel& model, std::mt19937_64& random, double noise
   for (int i = 0; i < chunks; ++i) {
     const auto rows = static_cast<std::int64_t>(1 + random() % 8192);
     const auto cached = static_cast<std::int64_t>(random() % 200'000);
-    sample.add(rows, cached);
-    ns += chunk_cost_ns(model, rows, cached);
+    // The last of its prompt, or not, or with a part of the tail.
+    const std::int64_t rows_left = rows + static_cast<std::int64_t>(random() % 3 * 64);
+    sample.add(next_chunk(rows, cached, rows_left));
+    ns += chunk_cost_ns(model, next_chunk(rows, cached, rows_left));
   }
   sample.ns = ns * (1 + noise * std::normal_distribution(0.0, 1.0)(random));
   return sample;
@@ -48,6 +55,8 @@ TEST(FitPrefill, FindsTheModelThatMadeTheSteps) {
   EXPECT_NEAR(fit->model.cross, kTrue.cross, 1e-7);
   EXPECT_NEAR(fit->model.linear, kTrue.linear, 1);
   EXPECT_NEAR(fit->model.fixed, kTrue.fixed, 1'000);
+  EXPECT_NEAR(fit->model.tail, kTrue.tail, 10);
+  EXPECT_NEAR(fit->model.tail_cross, kTrue.tail_cross, 1e-4);
   EXPECT_EQ(fit->quality.rejected, 0);
 }
 
@@ -70,7 +79,7 @@ TEST(FitPrefill, MatchesASearchOverTheConstraint) {
     PrefillSample sample;
     const auto rows = static_cast<std::int64_t>(100 + random() % 1000);
     const auto cached = static_cast<std::int64_t>(random() % 1000);
-    sample.add(rows, cached);
+    sample.add(next_chunk(rows, cached, rows + kTailRows));
     sample.ns = 1e6 + 1000.0 * static_cast<double>(rows) -
                 0.05 * static_cast<double>(rows) * static_cast<double>(cached);
     samples.push_back(sample);
@@ -83,8 +92,7 @@ TEST(FitPrefill, MatchesASearchOverTheConstraint) {
   const auto loss = [&](const CostModel& m) {
     double sum = 0;
     for (const PrefillSample& s : samples) {
-      const double predicted = m.quadratic * s.rows_squared + m.cross * s.rows_by_cached +
-                               m.linear * s.rows + m.fixed * s.chunks;
+      const double predicted = predicted_ns(m, s);
       sum += (predicted / s.ns - 1) * (predicted / s.ns - 1);
     }
     return sum;
@@ -106,15 +114,32 @@ TEST(FitPrefill, MatchesASearchOverTheConstraint) {
 
 TEST(FitPrefill, StepsOfOneShapeStillGiveAModelForThatShape) {
   PrefillSample sample;
-  sample.add(512, 0);
+  sample.add(next_chunk(512, 0, 512));
   sample.ns = 4e6;
   const std::vector<PrefillSample> samples(20, sample);
   const auto fit = fit_prefill(samples);
   ASSERT_TRUE(fit.ok()) << fit.status();
-  EXPECT_NEAR(chunk_cost_ns(fit->model, 512, 0), 4e6, 1);
-  EXPECT_EQ(fit->quality.left_out.size(), 3U);
+  EXPECT_NEAR(chunk_cost_ns(fit->model, next_chunk(512, 0, 512)), 4e6, 1);
+  EXPECT_EQ(fit->quality.left_out.size(), 5U);
   // What it has not seen it takes to be in proportion to rows.
-  EXPECT_NEAR(chunk_cost_ns(fit->model, 256, 0), 2e6, 1);
+  EXPECT_NEAR(chunk_cost_ns(fit->model, next_chunk(256, 0, 256)), 2e6, 1);
+}
+
+TEST(FitPrefill, OfShortPromptsAloneTakesTheirRowsToBeLikeAnyOthers) {
+  // All rows of such prompts are in the tail: what is dear about it cannot be told from the rest.
+  std::vector<PrefillSample> samples;
+  samples.reserve(50);
+  for (std::int64_t rows = 10; rows < 60; ++rows) {
+    PrefillSample sample;
+    sample.add(next_chunk(rows, 0, rows));
+    sample.ns = chunk_cost_ns(kTrue, next_chunk(rows, 0, rows));
+    samples.push_back(sample);
+  }
+  const auto fit = fit_prefill(samples);
+  ASSERT_TRUE(fit.ok()) << fit.status();
+  EXPECT_EQ(fit->model.tail, 0);
+  EXPECT_NEAR(fit->model.linear, kTrue.linear + kTrue.tail, 100);
+  EXPECT_LT(mean_relative_error(fit->model, samples), 1e-4);
 }
 
 TEST(FitPrefill, RefusesWhatIsNoMeasurement) {
@@ -157,8 +182,8 @@ TEST(FitWindow, IsBoundedAndKeepsWhatRareStepsShowed) {
   for (const PrefillSample& sample : steps(kTrue, 200, 0)) EXPECT_TRUE(window.add(sample));
   const int varied = window.size();
   PrefillSample small;
-  small.add(1, 0);
-  small.ns = chunk_cost_ns(kTrue, 1, 0);
+  small.add(next_chunk(1, 0, 1));
+  small.ns = chunk_cost_ns(kTrue, next_chunk(1, 0, 1));
   for (int i = 0; i < 10'000; ++i) window.add(small);
   EXPECT_LE(window.size(), varied + FitWindow::kSamplesPerStratum);
   EXPECT_LE(window.size(), FitWindow::kStrata * FitWindow::kSamplesPerStratum);
@@ -171,7 +196,8 @@ TEST(FitWindow, FollowsAMachineThatHasBecomeSlower) {
   FitWindow window;
   for (const PrefillSample& sample : steps(kTrue, 500, 0.01)) window.add(sample);
   EXPECT_FALSE(window.is_better(kTrue, window.refit()->model));
-  const CostModel slower{0.008, 0.016, 42'000, 3'000'000};
+  CostModel slower = kTrue;
+  for (const Coefficient& c : kCoefficients) slower.*c.value *= 2;
   for (const PrefillSample& sample : steps(slower, 3'000, 0.01)) window.add(sample);
   const auto fit = window.refit();
   ASSERT_TRUE(fit.ok()) << fit.status();
@@ -182,7 +208,8 @@ TEST(FitWindow, FollowsAMachineThatHasBecomeSlower) {
 TEST(FitWindow, ForgetsStepsOfALengthThatComesNoMore) {
   FitWindow window;
   // A slow start: steps a hundred times as long as any that follow.
-  const CostModel slow{0.4, 0.8, 2'100'000, 150'000'000};
+  CostModel slow = kTrue;
+  for (const Coefficient& c : kCoefficients) slow.*c.value *= 100;
   for (const PrefillSample& sample : steps(slow, 200, 0)) window.add(sample);
   const int slow_ones = window.size();
   const auto usual = steps(kTrue, 100, 0, 4);
@@ -198,7 +225,7 @@ TEST(FitWindow, ForgetsStepsOfALengthThatComesNoMore) {
 TEST(FitWindow, DropsWhatIsNoMeasurement) {
   FitWindow window;
   PrefillSample sample;
-  sample.add(5, 0);
+  sample.add(next_chunk(5, 0, 5));
   EXPECT_FALSE(window.add(sample));  // took no time
   sample.ns = std::numeric_limits<double>::infinity();
   EXPECT_FALSE(window.add(sample));

@@ -10,7 +10,8 @@ namespace {
 constexpr int kFirstExponent = 16;
 
 bool is_measurement(const PrefillSample& s) {
-  for (const double term : {s.rows_squared, s.rows_by_cached, s.rows, s.chunks}) {
+  for (const double term :
+       {s.rows_squared, s.rows_by_cached, s.rows, s.chunks, s.tail, s.tail_by_length}) {
     if (!std::isfinite(term) || term < 0) return false;
   }
   return std::isfinite(s.ns) && s.ns > 0;

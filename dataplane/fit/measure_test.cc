@@ -11,7 +11,7 @@
 namespace millrace::dataplane::fit {
 namespace {
 
-constexpr cost::CostModel kPrefill{4, 8, 21'000, 1'500'000};
+constexpr cost::CostModel kPrefill{4, 8, 21'000, 1'500'000, 32'000, 5};
 constexpr cost::DecodeCostModel kDecode{2'000'000, 300'000, 150};
 
 /// An engine whose steps take no time but move a clock by what a known model says.
@@ -44,7 +44,8 @@ class ClockedEngine final : public engine::Engine {
         ++decoding;
         decode_tokens += length;
       } else {
-        now_ns += cost::chunk_cost_ns(kPrefill, rows, length);
+        const std::int64_t rows_left = plans.at(item.sequence).prompt_tokens - length;
+        now_ns += cost::chunk_cost_ns(kPrefill, cost::next_chunk(rows, length, rows_left));
       }
       length += rows;
     }
@@ -99,6 +100,8 @@ TEST_F(Measuring, FindsTheCostsOfAnEngineThatKeepsToAModel) {
   EXPECT_LT(prefill->held_out_error, 1e-6);
   EXPECT_NEAR(prefill->fit.model.cross, kPrefill.cross, 1e-3);
   EXPECT_NEAR(prefill->fit.model.linear, kPrefill.linear, 1);
+  EXPECT_NEAR(prefill->fit.model.tail, kPrefill.tail, 1);
+  EXPECT_NEAR(prefill->fit.model.tail_cross, kPrefill.tail_cross, 1e-3);
   const auto decode = judge_decode(*measured);
   ASSERT_TRUE(decode.ok()) << decode.status();
   EXPECT_LT(decode->held_out_error, 1e-6);

@@ -77,17 +77,13 @@ std::string draw_fit(const Measured& measured, const cost::CostModel& prefill,
   Points prefill_points;
   prefill_points.reserve(measured.prefill.size());
   for (const MeasuredPrefill& step : measured.prefill) {
-    const cost::PrefillSample& s = step.sample;
-    const double predicted = prefill.quadratic * s.rows_squared + prefill.cross * s.rows_by_cached +
-                             prefill.linear * s.rows + prefill.fixed * s.chunks;
-    prefill_points.emplace_back(s.ns * 1e-6, predicted * 1e-6);
+    prefill_points.emplace_back(step.sample.ns * 1e-6,
+                                cost::predicted_ns(prefill, step.sample) * 1e-6);
   }
   Points decode_points;
   decode_points.reserve(measured.decode.size());
-  for (const cost::DecodeSample& s : measured.decode) {
-    const double predicted =
-        decode.fixed + decode.per_request * s.batch + decode.per_kv_token * s.kv_tokens;
-    decode_points.emplace_back(s.ns * 1e-6, predicted * 1e-6);
+  for (const cost::DecodeSample& step : measured.decode) {
+    decode_points.emplace_back(step.ns * 1e-6, cost::predicted_ns(decode, step) * 1e-6);
   }
   const Axes axes = axes_for(prefill_points, decode_points);
   std::string drawing = format(

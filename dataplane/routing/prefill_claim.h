@@ -29,8 +29,9 @@ struct ClaimLimits {
   /// Requests waiting at an instance beyond which it wants no more, however short they are.
   std::int64_t max_requests = std::numeric_limits<std::int64_t>::max();
 
-  /// How much longer another bucket's request must have waited than those it serves itself.
-  std::chrono::nanoseconds head_start = std::chrono::seconds(1);
+  /// How much longer another bucket's request must have waited than those it serves itself. Less
+  /// than a step: more makes all wait longer where one bucket has more than its instances can do.
+  std::chrono::nanoseconds head_start = std::chrono::milliseconds(250);
 
   /// An entrypoint that has not answered a claim for so long is left aside until it does.
   std::chrono::nanoseconds answer_time = std::chrono::milliseconds(100);

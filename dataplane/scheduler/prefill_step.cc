@@ -19,12 +19,17 @@ struct Room {
   }
 };
 
+PrefillChunk chunk_of(const cost::CostModel& model, const QueuedPrefill& request, std::size_t index,
+                      std::int64_t rows) {
+  const cost::Chunk chunk = cost::next_chunk(rows, request.cached, request.rows_left);
+  return {index, rows, cost::chunk_cost_ns(model, chunk)};
+}
+
 PrefillChunk largest_that_fits(const cost::CostModel& model, const QueuedPrefill& request,
                                std::size_t index, const Room& room) {
-  const std::int64_t rows =
-      cost::largest_chunk(model, std::min(request.rows_left, std::max<std::int64_t>(room.rows, 0)),
-                          request.cached, room.budget_ns);
-  return {index, rows, cost::chunk_cost_ns(model, rows, request.cached)};
+  return chunk_of(
+      model, request, index,
+      cost::largest_chunk(model, room.rows, request.rows_left, request.cached, room.budget_ns));
 }
 
 /// Gives what is left to the requests that were cut, the earliest first.
@@ -79,7 +84,7 @@ std::vector<PrefillChunk> plan_prefill_step(const cost::CostModel& model,
   fill(model, queue, room, chunks);
   if (chunks.empty() && head < queue.size()) {
     const std::int64_t rows = std::min({kLeastChunkRows, queue[head].rows_left, limits.max_rows});
-    chunks.push_back({head, rows, cost::chunk_cost_ns(model, rows, queue[head].cached)});
+    chunks.push_back(chunk_of(model, queue[head], head, rows));
   }
   return chunks;
 }

@@ -127,7 +127,8 @@ void Scheduler::plan_prefills(int rows_left, std::vector<StepSlice>& slices) con
                       .work = Work::kPrefill,
                       .first_row = static_cast<int>(prefill.cached),
                       .row_count = static_cast<int>(chunk.rows),
-                      .is_last = chunk.rows == prefill.rows_left});
+                      .is_last = chunk.rows == prefill.rows_left,
+                      .rows_left = static_cast<int>(prefill.rows_left)});
   }
 }
 

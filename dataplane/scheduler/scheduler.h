@@ -57,6 +57,7 @@ struct StepSlice {
   int first_row = 0;  ///< kPrefill: index into its rows
   int row_count = 1;
   bool is_last = false;  ///< a token is sampled after this slice
+  int rows_left = 1;     ///< kPrefill: to run, this slice's among them
 };
 
 /// What begins or ends before a step.

@@ -284,7 +284,10 @@ void Core::run_step(TimePoint now) {
                      .tokens = tokens.subspan(first, static_cast<std::size_t>(slice.row_count)),
                      .logits_rows = slice.is_last ? 1 : 0});
     (is_decode ? output_.counts.decode_rows : output_.counts.prefill_rows) += slice.row_count;
-    if (!is_decode) output_.counts.prefill_step.add(slice.row_count, slice.first_row);
+    if (!is_decode) {
+      output_.counts.prefill_step.add(
+          cost::next_chunk(slice.row_count, slice.first_row, slice.rows_left));
+    }
   }
   const absl::Status status = engine_.step(items, logits_);
   if (!status.ok()) {

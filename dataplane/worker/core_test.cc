@@ -460,8 +460,7 @@ int run_measured(Worker& prefill, const std::string& id, std::size_t tokens,
     prefill.turn(kStart);
     largest = std::max(largest, prefill.counts.prefill_rows);
     cost::PrefillSample step = prefill.counts.prefill_step;
-    step.ns =
-        truth.cross * step.rows_by_cached + truth.linear * step.rows + truth.fixed * step.chunks;
+    step.ns = cost::predicted_ns(truth, step);
     prefill.core->on_step_measured(step);
   }
   return largest;

@@ -208,7 +208,9 @@ void EngineLoop::learn(cost::PrefillSample step, double seconds) {
   log_.info("prefill_cost", {{"quadratic_ns", model.quadratic},
                              {"cross_ns", model.cross},
                              {"linear_ns", model.linear},
-                             {"fixed_ns", model.fixed}});
+                             {"fixed_ns", model.fixed},
+                             {"tail_ns", model.tail},
+                             {"tail_cross_ns", model.tail_cross}});
 }
 
 void EngineLoop::publish(const TurnOutput& output, double seconds) {

@@ -5,6 +5,7 @@
 
 #include "common/annotate.h"
 #include "common/str_cat.h"
+#include "dataplane/transfer/cost_wire.h"
 #include "dataplane/worker/worker_server.h"
 
 namespace millrace::dataplane::worker {
@@ -54,7 +55,8 @@ void Session::on_hello() {
     return;
   }
   if (incoming_.hello().has_prefill_cost()) {
-    const absl::StatusOr<cost::CostModel> cost = from_wire(incoming_.hello().prefill_cost());
+    const absl::StatusOr<cost::CostModel> cost =
+        transfer::from_wire(incoming_.hello().prefill_cost());
     if (!cost.ok()) {
       finish(to_grpc(annotate(cost.status(), "hello.prefill_cost")), Outbox::kDrop);
       return;
@@ -182,7 +184,7 @@ void Session::add_load(proto::v1::EngineEvents& message) {
   message.mutable_load()->set_sequence(++loads_sent_);
   if (load_.prefill_cost && load_.prefill_cost != sent_cost_) {
     sent_cost_ = load_.prefill_cost;
-    to_wire(*sent_cost_, message);
+    *message.mutable_prefill_cost() = transfer::to_wire(*sent_cost_);
   }
 }
 

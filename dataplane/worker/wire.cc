@@ -236,15 +236,6 @@ absl::StatusOr<StreamOffers> from_wire(const proto::v1::Offers& offers, TimePoin
   return result;
 }
 
-absl::StatusOr<cost::CostModel> from_wire(const proto::v1::PrefillCost& cost) {
-  const cost::CostModel model{.quadratic = cost.quadratic_ns(),
-                              .cross = cost.cross_ns(),
-                              .linear = cost.linear_ns(),
-                              .fixed = cost.fixed_ns()};
-  RETURN_IF_ERROR(cost::check(model));
-  return model;
-}
-
 std::optional<RequestKey> start_key(const proto::v1::EngineCommand& command) {
   absl::StatusOr<RequestKey> key = absl::InvalidArgumentError("not a start");
   if (command.has_start_prefill()) key = key_of(command.start_prefill().key());
@@ -289,14 +280,6 @@ void to_wire(const WindowStored& window, proto::v1::EngineEvents& events) {
 void to_wire(const routing::ClaimDesk::Claim& claim, proto::v1::EngineEvents& events) {
   events.mutable_claim()->set_number(claim.number);
   events.mutable_claim()->set_bucket(static_cast<std::uint32_t>(claim.bucket));
-}
-
-void to_wire(const cost::CostModel& cost, proto::v1::EngineEvents& events) {
-  proto::v1::PrefillCost& wire = *events.mutable_prefill_cost();
-  wire.set_quadratic_ns(cost.quadratic);
-  wire.set_cross_ns(cost.cross);
-  wire.set_linear_ns(cost.linear);
-  wire.set_fixed_ns(cost.fixed);
 }
 
 void to_wire(const Load& load, std::uint64_t started_requests, proto::v1::EngineEvents& events) {

@@ -59,9 +59,6 @@ struct StreamOffers {
 /// twice.
 absl::StatusOr<StreamOffers> from_wire(const proto::v1::Offers& offers, TimePoint now);
 
-/// kInvalidArgument: those of cost::check().
-absl::StatusOr<cost::CostModel> from_wire(const proto::v1::PrefillCost& cost);
-
 /// The key of a StartPrefill or StartDecode, for answering one that from_wire() refused; nullopt
 /// for other commands and bad ids.
 std::optional<RequestKey> start_key(const proto::v1::EngineCommand& command);
@@ -69,7 +66,6 @@ std::optional<RequestKey> start_key(const proto::v1::EngineCommand& command);
 void to_wire(const Event& event, proto::v1::EngineEvents& events);
 void to_wire(const WindowStored& window, proto::v1::EngineEvents& events);
 void to_wire(const routing::ClaimDesk::Claim& claim, proto::v1::EngineEvents& events);
-void to_wire(const cost::CostModel& cost, proto::v1::EngineEvents& events);
 void to_wire(const Load& load, std::uint64_t started_requests, proto::v1::EngineEvents& events);
 
 }  // namespace millrace::dataplane::worker

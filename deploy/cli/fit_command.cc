@@ -82,15 +82,13 @@ void print_residuals(const fit::Measured& measured, const cost::CostFile& file) 
     const cost::PrefillSample& s = step.sample;
     prefill[{size_class(static_cast<double>(step.rows)),
              size_class(static_cast<double>(step.cached))}]
-        .add(s.ns, file.prefill.quadratic * s.rows_squared + file.prefill.cross * s.rows_by_cached +
-                       file.prefill.linear * s.rows + file.prefill.fixed * s.chunks);
+        .add(s.ns, cost::predicted_ns(file.prefill, s));
   }
   add_rows(table, "prefill", prefill);
   std::map<std::pair<int, int>, Residuals> decode;
   for (const cost::DecodeSample& s : measured.decode) {
-    decode[{size_class(s.batch), size_class(s.kv_tokens)}].add(
-        s.ns, cost::decode_step_ns(file.decode, static_cast<std::int64_t>(s.batch),
-                                   static_cast<std::int64_t>(s.kv_tokens)));
+    decode[{size_class(s.batch), size_class(s.kv_tokens)}].add(s.ns,
+                                                               cost::predicted_ns(file.decode, s));
   }
   add_rows(table, "decode", decode);
   std::printf("%s\n", table.to_string().c_str());

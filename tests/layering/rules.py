@@ -8,7 +8,7 @@ here is an error of the check, so that a new one is placed on purpose.
 # wins over a shorter one.
 LAYERS = [
     ["common"],
-    ["api/proto", "api/admin", "api/tokenizer", "api/recipe", "api/image", "api/python"],
+    ["api/proto", "api/admin", "api/tokenizer", "api/recipe", "api/image", "api/python", "dataplane/cost"],
     ["storage"],
     ["dataplane"],
     ["api/entrypoint", "agent", "controller"],

@@ -214,8 +214,8 @@ TEST(ClusterSim, AnIdleFleetTakesAGiantRequestAtOnce) {
   const ClusterOutcome outcome = run(scenario, "millrace");
   expect_conserved(outcome, "giant");
   ASSERT_EQ(outcome.requests.size(), 1U);
-  const auto rows = static_cast<double>(outcome.requests[0].input_tokens);
-  const double alone_s = chunk_cost_ns(scenario.cost.prefill, std::llround(rows), 0) * 1e-9;
+  const std::int64_t rows = outcome.requests[0].input_tokens;
+  const double alone_s = static_cast<double>(quota_ns(scenario.cost.prefill, rows, 0)) * 1e-9;
   EXPECT_LE(outcome.requests[0].ttft_s(), 1.05 * alone_s + 0.5);
 }
 

@@ -83,7 +83,7 @@ struct Scenario {
   double step_overhead_ms = 2;
   double fetch_deadline_s = 5;
 
-  double help_after_ms = 1000;
+  double help_after_ms = 250;
   dataplane::routing::BucketEdges bucket_edges;
   double bucket_round_s = 10;
   std::int64_t bucket_max_moves = 2;

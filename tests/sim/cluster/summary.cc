@@ -54,6 +54,7 @@ Json to_json(const Summary& s) {
           {"tpot_ms", to_json(s.tpot_ms)},
           {"within_limits", s.within_limits},
           {"goodput_per_s", s.goodput_per_s},
+          {"served_per_s", s.served_per_s},
           {"prefill_max_over_mean", s.prefill_max_over_mean},
           {"decode_max_over_mean", s.decode_max_over_mean},
           {"prefill_utilisation", s.prefill_utilisation},
@@ -88,7 +89,9 @@ Summary summarize(const Scenario& scenario, const ClusterOutcome& outcome) {
   std::vector<double> tpot;
   std::array<std::vector<double>, dataplane::routing::kBucketCount> by_bucket;
   std::int64_t good = 0;
+  std::int64_t served = 0;
   for (const RequestOutcome& request : outcome.requests) {
+    served += request.first_token >= begin && request.first_token <= end ? 1 : 0;
     if (request.arrived < begin || request.arrived > end) continue;
     const bool is_started = request.first_token >= 0;
     const double waited = is_started ? request.ttft_s()
@@ -110,6 +113,7 @@ Summary summarize(const Scenario& scenario, const ClusterOutcome& outcome) {
   summary.offered_per_s = static_cast<double>(summary.requests) / seconds;
   summary.within_limits = static_cast<double>(good) / count;
   summary.goodput_per_s = static_cast<double>(good) / seconds;
+  summary.served_per_s = static_cast<double>(served) / seconds;
   for (std::size_t b = 0; b < by_bucket.size(); ++b) {
     summary.bucket_requests[b] = std::ssize(by_bucket[b]);
     summary.bucket_ttft_s[b] = quantiles_of(std::move(by_bucket[b]));

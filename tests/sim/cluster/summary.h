@@ -31,6 +31,7 @@ struct Summary {
   Quantiles tpot_ms;
   double within_limits = 0;  ///< share that met both limits
   double goodput_per_s = 0;  ///< of those
+  double served_per_s = 0;   ///< first tokens between warm-up and horizon, whenever they arrived
   double prefill_max_over_mean = 1;
   double decode_max_over_mean = 1;
   double prefill_utilisation = 0;
