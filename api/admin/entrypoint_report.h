@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "api/admin/view.h"
+#include "dataplane/cost/cost_model.h"
 
 namespace millrace::api::admin {
 

@@ -149,7 +149,8 @@ absl::StatusOr<CostModel> read_prefill_cost(const Json& value, std::string path)
   for (const Coefficient& c : kCoefficients) {
     const std::string key = str_cat(c.name, "_ns");
     // What a controller stored before there were these has none, and means 0.
-    if (c.name.starts_with("tail") && !reader.has(key)) continue;
+    const bool is_newer = c.value == &CostModel::tail || c.value == &CostModel::tail_cross;
+    if (is_newer && !reader.has(key)) continue;
     read_coefficient(reader, key, cost.*c.value);
   }
   if (cost == CostModel{}) {

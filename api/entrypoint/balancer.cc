@@ -102,7 +102,8 @@ void Balancer::forget_news(const std::string& worker_id) {
 }
 
 absl::Status Balancer::add(const PrefillNeed& need) {
-  const std::int64_t quota = quota_ns(need.tokens - need.cached, need.cached);
+  const std::int64_t quota = quota_ns(
+      dataplane::cost::chunk_at(need.tokens - need.cached, need.cached, need.prompt_tokens));
   const int bucket = routing::bucket_of(need.tokens, edges_);
   // Those that push keep no buckets: first in, first out.
   RETURN_IF_ERROR(board_.push(is_pulling() ? bucket : 0, {.request = need.request,

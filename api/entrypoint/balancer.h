@@ -32,10 +32,11 @@ struct WorkerState {
 struct PrefillNeed {
   dataplane::routing::RequestNumber request = 0;  ///< from 1
   std::int64_t tokens = 0;                        ///< to have KV of in the end
-  std::int64_t cached = 0;     ///< of those, that probably need not run; less than all
-  std::int64_t kv_blocks = 0;  ///< that it takes of the pool
-  TimePoint since = {};        ///< when it began to wait
-  bool is_new = true;          ///< it was not here before: it counts as demand
+  std::int64_t cached = 0;         ///< of those, that probably need not run; less than all
+  std::int64_t prompt_tokens = 0;  ///< of those; the others were delivered before
+  std::int64_t kv_blocks = 0;      ///< that it takes of the pool
+  TimePoint since = {};            ///< when it began to wait
+  bool is_new = true;              ///< it was not here before: it counts as demand
 };
 
 /// A request that wants a decode worker.
@@ -106,9 +107,9 @@ class Balancer {
   /// could ever hold it.
   std::optional<std::string> choose_decode(const DecodeNeed& need);
 
-  /// Predicted compute of rows behind cached ones, ns, by the published costs.
-  std::int64_t quota_ns(std::int64_t rows, std::int64_t cached) const {
-    return dataplane::cost::quota_ns(cost_, rows, cached);
+  /// Predicted compute of a chunk, ns, by the published costs.
+  std::int64_t quota_ns(const dataplane::cost::Chunk& chunk) const {
+    return dataplane::cost::quota_ns(cost_, chunk);
   }
   /// What came since the beginning, in ns of predicted compute, by bucket.
   const std::array<std::uint64_t, dataplane::routing::kBucketCount>& demand_ns() const {

@@ -32,7 +32,11 @@ WorkerState decode_worker(std::int64_t requests, std::int64_t kv_tokens) {
 }
 
 PrefillNeed prompt(std::uint64_t request, std::int64_t tokens, int since_ms = 0) {
-  return {.request = request, .tokens = tokens, .kv_blocks = tokens / 128, .since = at(since_ms)};
+  return {.request = request,
+          .tokens = tokens,
+          .prompt_tokens = tokens,
+          .kv_blocks = tokens / 128,
+          .since = at(since_ms)};
 }
 
 admin::RoutingView split(const std::vector<std::pair<std::string, int>>& buckets) {
@@ -86,7 +90,7 @@ TEST(Balancer, TakesBucketsAndCostsFromTheView) {
   view.prefill_cost = admin::PublishedCost{1, {.linear = 10, .fixed = 5}};
   balancer.apply_view(view);
   EXPECT_EQ(balancer.view_version(), 7U);
-  EXPECT_EQ(balancer.quota_ns(3, 100), 35);
+  EXPECT_EQ(balancer.quota_ns({.rows = 3, .cached = 100}), 35);
   EXPECT_THAT(balancer.news_for("p0").serves, ElementsAre(true, false, false, false));
   EXPECT_THAT(balancer.news_for("p1").serves, ElementsAre(false, true, true, true));
   EXPECT_THAT(balancer.news_for("p2").serves, ElementsAre(false, false, false, false));

@@ -9,7 +9,7 @@
 #include "api/proto/engine.grpc.pb.h"
 #include "common/str_cat.h"
 #include "common/types.h"
-#include "dataplane/transfer/cost_wire.h"
+#include "dataplane/cost/cost_wire.h"
 
 namespace millrace::api::entrypoint {
 namespace {
@@ -34,7 +34,7 @@ EngineCommand greeting(const LinkIdentity& identity) {
   hello->mutable_identity()->set_model_id(identity.model_id);
   hello->mutable_identity()->set_artifact_digest(identity.artifact_digest);
   if (identity.prefill_cost) {
-    *hello->mutable_prefill_cost() = dataplane::transfer::to_wire(*identity.prefill_cost);
+    *hello->mutable_prefill_cost() = dataplane::cost::to_wire(*identity.prefill_cost);
   }
   return command;
 }

@@ -6,8 +6,8 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "api/admin/view.h"
 #include "common/http/event_loop.h"
+#include "dataplane/cost/cost_model.h"
 
 namespace millrace::proto::v1 {
 class EngineCommand;

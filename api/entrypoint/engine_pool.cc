@@ -6,7 +6,7 @@
 #include "api/proto/engine.pb.h"
 #include "common/check.h"
 #include "common/str_cat.h"
-#include "dataplane/transfer/cost_wire.h"
+#include "dataplane/cost/cost_wire.h"
 
 namespace millrace::api::entrypoint {
 
@@ -180,7 +180,7 @@ void EnginePool::on_events(const std::string& worker_id, const proto::v1::Engine
 
 /// One that makes no sense is passed over: the controller would refuse the report that names it.
 void EnginePool::take_cost(Slot& slot, const proto::v1::PrefillCost& cost) {
-  const absl::StatusOr<dataplane::cost::CostModel> measured = dataplane::transfer::from_wire(cost);
+  const absl::StatusOr<dataplane::cost::CostModel> measured = dataplane::cost::from_wire(cost);
   if (measured.ok()) {
     slot.cost = *measured;
   } else {

@@ -17,6 +17,7 @@
 #include "common/http/event_loop.h"
 #include "common/log/log.h"
 #include "common/time_point.h"
+#include "dataplane/cost/cost_model.h"
 #include "dataplane/routing/charges.h"
 
 namespace millrace::proto::v1 {

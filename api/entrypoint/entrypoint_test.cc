@@ -46,7 +46,7 @@ TEST(Entrypoint, AnswersACompletionWithIdsAndUsage) {
   EXPECT_EQ(body["usage"]["completion_tokens"], 10);
 }
 
-TEST(Entrypoint, ReportsDemandAndWhatCostModels) {
+TEST(Entrypoint, ReportsDemandAndWhatPrefillCosts) {
   FakeCluster cluster;
   cluster.edit_view([](admin::RoutingView& view) {
     view.prefill_cost = admin::PublishedCost{1, {.linear = 10, .fixed = 4}};

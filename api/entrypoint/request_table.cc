@@ -205,7 +205,8 @@ std::optional<Outcome> RequestTable::run(Entry& entry, const FlowCommand& comman
     start(entry, prefill->worker_id, prefill->attempt,
           start_prefill_command(entry.start_context(), *prefill),
           {.requests = 1,
-           .quota_ns = balancer_.quota_ns(entry.length() - cached, cached),
+           .quota_ns = balancer_.quota_ns(dataplane::cost::chunk_at(entry.length() - cached, cached,
+                                                                    entry.flow.prompt_tokens())),
            .kv_tokens = entry.length(),
            .rows = entry.length() - cached,
            .kv_blocks = entry.kv_blocks(WorkerRole::kPrefill)});
@@ -335,6 +336,7 @@ void RequestTable::seek_prefill(Order order, Entry& entry) {
   const absl::Status status = balancer_.add({.request = order,
                                              .tokens = entry.length(),
                                              .cached = entry.expected_hit(),
+                                             .prompt_tokens = entry.flow.prompt_tokens(),
                                              .kv_blocks = entry.kv_blocks(WorkerRole::kPrefill),
                                              .since = entry.arrival,
                                              .is_new = !std::exchange(entry.was_offered, true)});

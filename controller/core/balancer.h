@@ -15,6 +15,7 @@
 #include "controller/buckets/buckets.h"
 #include "controller/buckets/demand.h"
 #include "controller/core/stored_state.h"
+#include "dataplane/cost/cost_model.h"
 #include "dataplane/routing/buckets.h"
 
 namespace millrace::controller::core {

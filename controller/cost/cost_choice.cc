@@ -11,7 +11,7 @@ namespace {
 
 using dataplane::cost::CostModel;
 
-/// Rows that a prompt has to run, all in one chunk, behind cached ones.
+/// The rows of a prompt behind cached ones, all in one chunk.
 struct Shape {
   std::int64_t rows = 0;
   std::int64_t cached = 0;
@@ -23,7 +23,7 @@ constexpr double kSmallestChange = 0.05;
 
 double predicted_ns(const CostModel& cost, const Shape& shape) {
   return dataplane::cost::chunk_cost_ns(
-      cost, dataplane::cost::next_chunk(shape.rows, shape.cached, shape.rows));
+      cost, dataplane::cost::chunk_at(shape.rows, shape.cached, shape.cached + shape.rows));
 }
 
 }  // namespace

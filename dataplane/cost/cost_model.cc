@@ -53,32 +53,31 @@ double chunk_cost_ns(const CostModel& model, const Chunk& chunk) {
          (model.tail_cross * (c + q) + model.tail) * t;
 }
 
-std::int64_t quota_ns(const CostModel& model, std::int64_t rows_left, std::int64_t cached) {
-  if (rows_left <= 0) return 0;
-  const double cost = std::ceil(chunk_cost_ns(model, next_chunk(rows_left, cached, rows_left)));
+std::int64_t quota_ns(const CostModel& model, const Chunk& chunk) {
+  if (chunk.rows <= 0) return 0;
+  const double cost = std::ceil(chunk_cost_ns(model, chunk));
   return static_cast<std::int64_t>(std::clamp(cost, 1.0, kLargestCharge));
 }
 
-std::int64_t largest_chunk(const CostModel& model, std::int64_t most, std::int64_t rows_left,
-                           std::int64_t cached, double budget_ns) {
+std::int64_t largest_chunk(const CostModel& model, std::int64_t most, std::int64_t cached,
+                           std::int64_t prompt_tokens, double budget_ns) {
   const auto fits = [&](std::int64_t q) {
-    return chunk_cost_ns(model, next_chunk(q, cached, rows_left)) <= budget_ns;
+    return chunk_cost_ns(model, chunk_at(q, cached, prompt_tokens)) <= budget_ns;
   };
-  const std::int64_t rows = std::min(most, rows_left);
-  if (rows <= 0 || !fits(1)) return 0;
-  if (fits(rows)) return rows;
+  if (most <= 0 || !fits(1)) return 0;
+  if (fits(most)) return most;
   std::int64_t fitting = 1;
-  std::int64_t too_many = rows;
+  std::int64_t too_many = most;
   const auto judge = [&](std::int64_t q) {
     if (fitting < q && q < too_many) (fits(q) ? fitting : too_many) = q;
   };
   // Where the tail begins, the cost bends: before it the closed form guesses, and in it there are
   // few rows to halve.
-  judge(rows_left - kTailRows);
+  judge(prompt_tokens - kTailRows - cached);
   const double guess =
       solve(model.quadratic, model.cross * static_cast<double>(cached) + model.linear,
             budget_ns - model.fixed);
-  const auto near = static_cast<std::int64_t>(std::clamp(guess, 0.0, static_cast<double>(rows)));
+  const auto near = static_cast<std::int64_t>(std::clamp(guess, 0.0, static_cast<double>(most)));
   // The guess is off by at most one where the model is well scaled, and then nothing is left to
   // halve; where fixed swallows the digits of the rest, halving still finds the last one that fits.
   for (const std::int64_t q : {near, near + 1, near - 1}) judge(q);

@@ -9,23 +9,25 @@
 
 namespace millrace::dataplane::cost {
 
-/// Rows at the end of a prompt: those that pass the decoder layers, too (as many as a window has).
+/// Rows at the end of a prompt that pass the decoder layers, too: the window of the released model.
+/// Of a model with another one the tail is costed as if it were this long.
 inline constexpr std::int64_t kTailRows = 128;
 
-/// Rows of one prompt that run in one step.
+/// Rows of one request that run in one step.
 struct Chunk {
   std::int64_t rows = 0;
   std::int64_t cached = 0;  ///< rows before them whose KV is there already
-  std::int64_t tail = 0;    ///< of `rows`: among the last kTailRows of the prompt
+  std::int64_t tail = 0;    ///< of `rows`: those that pass the decoder layers, too
 };
 
-/// The next `rows` rows of a prompt that has `rows_left` to run, behind `cached` ones.
-constexpr Chunk next_chunk(std::int64_t rows, std::int64_t cached, std::int64_t rows_left) {
-  const std::int64_t before_tail = std::max<std::int64_t>(rows_left - kTailRows, 0);
-  return {rows, cached, std::max<std::int64_t>(rows - before_tail, 0)};
+/// `rows` rows behind `cached` ones of a request whose prompt has `prompt_tokens`. What comes after
+/// the prompt (tokens that were delivered before a worker was lost) belongs to the tail.
+constexpr Chunk chunk_at(std::int64_t rows, std::int64_t cached, std::int64_t prompt_tokens) {
+  const std::int64_t before_tail = prompt_tokens - kTailRows - cached;
+  return {rows, cached, rows - std::clamp<std::int64_t>(before_tail, 0, rows)};
 }
 
-/// Predicted compute of a chunk on one rank, of q rows behind c, with t of the q in the tail:
+/// Predicted compute of a chunk on one rank, of q rows behind c, t of the q in the tail:
 ///
 ///   cost = quadratic q² + cross q c + linear q + fixed + tail t + tail_cross t (c + q)    [ns]
 ///
@@ -65,15 +67,15 @@ absl::Status check(const CostModel& model);
 /// Nanoseconds of one chunk; 0 rows cost 0.
 double chunk_cost_ns(const CostModel& model, const Chunk& chunk);
 
-/// Nanoseconds of running all `rows_left` rows of a prompt behind `cached` ones in a single chunk,
-/// as an integer charge: rounded up, at least 1 when there is a row, and saturated at 2^62.
-std::int64_t quota_ns(const CostModel& model, std::int64_t rows_left, std::int64_t cached);
+/// The cost of a chunk as an integer charge: rounded up, at least 1 when there is a row, and
+/// saturated at 2^62.
+std::int64_t quota_ns(const CostModel& model, const Chunk& chunk);
 
-/// The largest next chunk, at most `most` rows, of a prompt that has `rows_left` to run behind
-/// `cached`, that costs no more than the budget; 0 when not even one row fits. The closed form is
-/// only a first guess: what is returned is judged by chunk_cost_ns itself.
-std::int64_t largest_chunk(const CostModel& model, std::int64_t most, std::int64_t rows_left,
-                           std::int64_t cached, double budget_ns);
+/// The rows of the largest chunk_at(), at most `most`, that costs no more than the budget; 0 when
+/// not even one row fits. The closed form is only a first guess: what is returned is judged by
+/// chunk_cost_ns itself.
+std::int64_t largest_chunk(const CostModel& model, std::int64_t most, std::int64_t cached,
+                           std::int64_t prompt_tokens, double budget_ns);
 
 /// A decode step of one rank, of `batch` requests whose KV has `kv_tokens` rows together:
 ///

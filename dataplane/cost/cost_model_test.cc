@@ -14,11 +14,11 @@ namespace millrace::dataplane::cost {
 namespace {
 
 /// The definition, looked for one by one from below.
-std::int64_t largest_by_trying(const CostModel& model, std::int64_t most, std::int64_t rows_left,
-                               std::int64_t cached, double budget) {
+std::int64_t largest_by_trying(const CostModel& model, std::int64_t most, std::int64_t cached,
+                               std::int64_t prompt_tokens, double budget) {
   std::int64_t best = 0;
-  for (std::int64_t q = 1; q <= std::min(most, rows_left); ++q) {
-    if (chunk_cost_ns(model, next_chunk(q, cached, rows_left)) > budget) break;
+  for (std::int64_t q = 1; q <= most; ++q) {
+    if (chunk_cost_ns(model, chunk_at(q, cached, prompt_tokens)) > budget) break;
     best = q;
   }
   return best;
@@ -45,15 +45,24 @@ std::string to_string(const CostModel& model) {
   return text;
 }
 
-TEST(NextChunk, KnowsWhatOfItIsAmongTheLastRowsOfThePrompt) {
-  // Row by row: row i of those left is in the tail when fewer than kTailRows follow up to the end.
-  for (const std::int64_t rows_left : {1, 50, 127, 128, 129, 200, 256, 400}) {
-    for (std::int64_t rows = 0; rows <= rows_left; ++rows) {
-      std::int64_t tail = 0;
-      for (std::int64_t i = 0; i < rows; ++i) tail += rows_left - i <= kTailRows ? 1 : 0;
-      ASSERT_EQ(next_chunk(rows, 7, rows_left).tail, tail) << rows << " of " << rows_left;
+TEST(ChunkAt, KnowsWhatOfItPassesTheDecoderLayers) {
+  // Row by row: position p does from 128 before the end of the prompt on, whatever follows.
+  for (const std::int64_t prompt : {1, 127, 128, 129, 200, 400}) {
+    for (const std::int64_t cached : {0, 1, 72, 73, 200, 390}) {
+      for (std::int64_t rows = 0; rows <= 300; ++rows) {
+        std::int64_t tail = 0;
+        for (std::int64_t p = cached; p < cached + rows; ++p) tail += p >= prompt - 128 ? 1 : 0;
+        ASSERT_EQ(chunk_at(rows, cached, prompt).tail, tail)
+            << rows << " behind " << cached << " of " << prompt;
+      }
     }
   }
+}
+
+/// Where a prompt ends that has up to 400 rows to run behind cached ones; some have delivered
+/// tokens after it.
+std::int64_t random_prompt(std::mt19937_64& random, std::int64_t cached) {
+  return cached + static_cast<std::int64_t>(random() % 400) + 1;
 }
 
 TEST(LargestChunk, IsTheLargestThatFitsForRandomModelsAndBudgets) {
@@ -61,17 +70,17 @@ TEST(LargestChunk, IsTheLargestThatFitsForRandomModelsAndBudgets) {
   for (int i = 0; i < 100'000; ++i) {
     const CostModel model = random_model(random);
     const auto most = static_cast<std::int64_t>(random() % 200 + 1);
-    const auto rows_left = static_cast<std::int64_t>(random() % 400 + 1);
     const auto cached = static_cast<std::int64_t>(random() % 2 == 0 ? 0 : random() % 1'000'000);
+    const std::int64_t prompt = random_prompt(random, cached);
     // Budgets around the cost of some chunk, hit exactly or missed by a hair, and arbitrary ones.
-    const auto aim = std::min(static_cast<std::int64_t>(random() % 250), rows_left);
-    double budget = chunk_cost_ns(model, next_chunk(aim, cached, rows_left));
+    const auto aim = static_cast<std::int64_t>(random() % 250);
+    double budget = chunk_cost_ns(model, chunk_at(aim, cached, prompt));
     if (random() % 3 == 0) budget = std::nextafter(budget, 0);
     if (random() % 3 == 0) budget = coefficient(random, 0, 10);
-    ASSERT_EQ(largest_chunk(model, most, rows_left, cached, budget),
-              largest_by_trying(model, most, rows_left, cached, budget))
-        << str_cat(to_string(model), "most ", most, " of ", rows_left, " cached ", cached,
-                   " budget ", budget);
+    ASSERT_EQ(largest_chunk(model, most, cached, prompt, budget),
+              largest_by_trying(model, most, cached, prompt, budget))
+        << str_cat(to_string(model), "most ", most, " behind ", cached, " of ", prompt, " budget ",
+                   budget);
   }
 }
 
@@ -79,40 +88,39 @@ TEST(LargestChunk, FindsItsWayInLongPrompts) {
   std::mt19937_64 random(8);
   for (int i = 0; i < 20'000; ++i) {
     const CostModel model = random_model(random);
-    const auto rows_left = static_cast<std::int64_t>(random() % 2'000'000 + 1);
     const auto most = static_cast<std::int64_t>(random() % 2'000'000 + 1);
     const auto cached = static_cast<std::int64_t>(random() % 2'000'000);
+    const auto prompt = cached + static_cast<std::int64_t>(random() % 2'000'000 + 1);
     const double budget = coefficient(random, 3, 13);
-    const std::int64_t q = largest_chunk(model, most, rows_left, cached, budget);
+    const std::int64_t q = largest_chunk(model, most, cached, prompt, budget);
     ASSERT_GE(q, 0);
-    ASSERT_LE(q, std::min(most, rows_left));
+    ASSERT_LE(q, most);
     if (q > 0) {
-      ASSERT_LE(chunk_cost_ns(model, next_chunk(q, cached, rows_left)), budget);
+      ASSERT_LE(chunk_cost_ns(model, chunk_at(q, cached, prompt)), budget);
     }
-    if (q < std::min(most, rows_left)) {
-      ASSERT_GT(chunk_cost_ns(model, next_chunk(q + 1, cached, rows_left)), budget);
+    if (q < most) {
+      ASSERT_GT(chunk_cost_ns(model, chunk_at(q + 1, cached, prompt)), budget);
     }
   }
 }
 
 TEST(LargestChunk, OfNothingOrWithinNothingIsNothing) {
   const CostModel model{.linear = 10, .fixed = 100};
-  EXPECT_EQ(largest_chunk(model, 0, 9, 0, 1e9), 0);
-  EXPECT_EQ(largest_chunk(model, -5, 9, 0, 1e9), 0);
-  EXPECT_EQ(largest_chunk(model, 5, 0, 0, 1e9), 0);
-  EXPECT_EQ(largest_chunk(model, 5, 9, 0, 0), 0);
-  EXPECT_EQ(largest_chunk(model, 5, 9, 0, -1), 0);
-  EXPECT_EQ(largest_chunk(model, 5, 9, 0, 109), 0);
-  EXPECT_EQ(largest_chunk(model, 5, 9, 0, 110), 1);
-  EXPECT_EQ(largest_chunk(model, 5, 9, 0, 1e300), 5);
+  EXPECT_EQ(largest_chunk(model, 0, 0, 9, 1e9), 0);
+  EXPECT_EQ(largest_chunk(model, -5, 0, 9, 1e9), 0);
+  EXPECT_EQ(largest_chunk(model, 5, 0, 9, 0), 0);
+  EXPECT_EQ(largest_chunk(model, 5, 0, 9, -1), 0);
+  EXPECT_EQ(largest_chunk(model, 5, 0, 9, 109), 0);
+  EXPECT_EQ(largest_chunk(model, 5, 0, 9, 110), 1);
+  EXPECT_EQ(largest_chunk(model, 5, 0, 9, 1e300), 5);
 }
 
 TEST(LargestChunk, StopsBeforeATailThatDoesNotFit) {
   const CostModel model{.linear = 1, .tail = 100};
-  EXPECT_EQ(largest_chunk(model, 1000, 500, 0, 372), 372);
-  EXPECT_EQ(largest_chunk(model, 1000, 500, 0, 372 + 100), 372);
-  EXPECT_EQ(largest_chunk(model, 1000, 500, 0, 372 + 101), 373);
-  EXPECT_EQ(largest_chunk(model, 1000, 500, 0, 500 + 128 * 100), 500);
+  EXPECT_EQ(largest_chunk(model, 500, 0, 500, 372), 372);
+  EXPECT_EQ(largest_chunk(model, 500, 0, 500, 372 + 100), 372);
+  EXPECT_EQ(largest_chunk(model, 500, 0, 500, 372 + 101), 373);
+  EXPECT_EQ(largest_chunk(model, 500, 0, 500, 500 + 128 * 100), 500);
 }
 
 TEST(ChunkCost, IsTheFormula) {
@@ -125,20 +133,20 @@ TEST(ChunkCost, IsTheFormula) {
 }
 
 TEST(ChunkCost, OfTwoChunksIsThatOfOneWhenCrossIsTwiceQuadratic) {
-  // Causal attention to what came before: q c + q²/2, up to a factor. Of the last 400 rows, the
-  // tail lies in the second chunk.
+  // Causal attention to what came before: q c + q²/2, up to a factor. The tail lies in the
+  // second chunk.
   const CostModel model{.quadratic = 0.5, .cross = 1.0, .linear = 30, .tail = 70};
-  EXPECT_DOUBLE_EQ(chunk_cost_ns(model, next_chunk(300, 1000, 512)) +
-                       chunk_cost_ns(model, next_chunk(212, 1300, 212)),
-                   chunk_cost_ns(model, next_chunk(512, 1000, 512)));
+  EXPECT_DOUBLE_EQ(chunk_cost_ns(model, chunk_at(300, 1000, 1512)) +
+                       chunk_cost_ns(model, chunk_at(212, 1300, 1512)),
+                   chunk_cost_ns(model, chunk_at(512, 1000, 1512)));
 }
 
 TEST(Quota, IsAtLeastOneAndSaturates) {
-  EXPECT_EQ(quota_ns({.linear = 1e-9}, 1, 0), 1);
-  EXPECT_EQ(quota_ns({.linear = 2, .fixed = 1}, 0, 100), 0);
-  EXPECT_EQ(quota_ns({.linear = 2, .fixed = 0.5}, 3, 0), 7);
-  EXPECT_EQ(quota_ns({.linear = 1, .tail = 1}, 1000, 5), 1128);
-  EXPECT_EQ(quota_ns({.quadratic = 1e300}, 1 << 20, 0), std::int64_t{1} << 62);
+  EXPECT_EQ(quota_ns({.linear = 1e-9}, {.rows = 1}), 1);
+  EXPECT_EQ(quota_ns({.linear = 2, .fixed = 1}, {.rows = 0, .cached = 100}), 0);
+  EXPECT_EQ(quota_ns({.linear = 2, .fixed = 0.5}, {.rows = 3}), 7);
+  EXPECT_EQ(quota_ns({.linear = 1, .tail = 1}, chunk_at(1000, 5, 1005)), 1128);
+  EXPECT_EQ(quota_ns({.quadratic = 1e300}, {.rows = 1 << 20}), std::int64_t{1} << 62);
 }
 
 TEST(CheckCostModel, NamesWhatIsWrong) {

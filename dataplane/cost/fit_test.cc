@@ -31,9 +31,9 @@ PrefillSample step(const CostModel& model, std::mt19937_64& random, double noise
     const auto rows = static_cast<std::int64_t>(1 + random() % 8192);
     const auto cached = static_cast<std::int64_t>(random() % 200'000);
     // The last of its prompt, or not, or with a part of the tail.
-    const std::int64_t rows_left = rows + static_cast<std::int64_t>(random() % 3 * 64);
-    sample.add(next_chunk(rows, cached, rows_left));
-    ns += chunk_cost_ns(model, next_chunk(rows, cached, rows_left));
+    const auto prompt = cached + rows + static_cast<std::int64_t>(random() % 3 * 64);
+    sample.add(chunk_at(rows, cached, prompt));
+    ns += chunk_cost_ns(model, chunk_at(rows, cached, prompt));
   }
   sample.ns = ns * (1 + noise * std::normal_distribution(0.0, 1.0)(random));
   return sample;
@@ -79,7 +79,7 @@ TEST(FitPrefill, MatchesASearchOverTheConstraint) {
     PrefillSample sample;
     const auto rows = static_cast<std::int64_t>(100 + random() % 1000);
     const auto cached = static_cast<std::int64_t>(random() % 1000);
-    sample.add(next_chunk(rows, cached, rows + kTailRows));
+    sample.add(chunk_at(rows, cached, cached + rows + kTailRows));
     sample.ns = 1e6 + 1000.0 * static_cast<double>(rows) -
                 0.05 * static_cast<double>(rows) * static_cast<double>(cached);
     samples.push_back(sample);
@@ -114,15 +114,15 @@ TEST(FitPrefill, MatchesASearchOverTheConstraint) {
 
 TEST(FitPrefill, StepsOfOneShapeStillGiveAModelForThatShape) {
   PrefillSample sample;
-  sample.add(next_chunk(512, 0, 512));
+  sample.add(chunk_at(512, 0, 512));
   sample.ns = 4e6;
   const std::vector<PrefillSample> samples(20, sample);
   const auto fit = fit_prefill(samples);
   ASSERT_TRUE(fit.ok()) << fit.status();
-  EXPECT_NEAR(chunk_cost_ns(fit->model, next_chunk(512, 0, 512)), 4e6, 1);
+  EXPECT_NEAR(chunk_cost_ns(fit->model, chunk_at(512, 0, 512)), 4e6, 1);
   EXPECT_EQ(fit->quality.left_out.size(), 5U);
   // What it has not seen it takes to be in proportion to rows.
-  EXPECT_NEAR(chunk_cost_ns(fit->model, next_chunk(256, 0, 256)), 2e6, 1);
+  EXPECT_NEAR(chunk_cost_ns(fit->model, chunk_at(256, 0, 256)), 2e6, 1);
 }
 
 TEST(FitPrefill, OfShortPromptsAloneTakesTheirRowsToBeLikeAnyOthers) {
@@ -131,8 +131,8 @@ TEST(FitPrefill, OfShortPromptsAloneTakesTheirRowsToBeLikeAnyOthers) {
   samples.reserve(50);
   for (std::int64_t rows = 10; rows < 60; ++rows) {
     PrefillSample sample;
-    sample.add(next_chunk(rows, 0, rows));
-    sample.ns = chunk_cost_ns(kTrue, next_chunk(rows, 0, rows));
+    sample.add(chunk_at(rows, 0, rows));
+    sample.ns = chunk_cost_ns(kTrue, chunk_at(rows, 0, rows));
     samples.push_back(sample);
   }
   const auto fit = fit_prefill(samples);
@@ -182,8 +182,8 @@ TEST(FitWindow, IsBoundedAndKeepsWhatRareStepsShowed) {
   for (const PrefillSample& sample : steps(kTrue, 200, 0)) EXPECT_TRUE(window.add(sample));
   const int varied = window.size();
   PrefillSample small;
-  small.add(next_chunk(1, 0, 1));
-  small.ns = chunk_cost_ns(kTrue, next_chunk(1, 0, 1));
+  small.add(chunk_at(1, 0, 1));
+  small.ns = chunk_cost_ns(kTrue, chunk_at(1, 0, 1));
   for (int i = 0; i < 10'000; ++i) window.add(small);
   EXPECT_LE(window.size(), varied + FitWindow::kSamplesPerStratum);
   EXPECT_LE(window.size(), FitWindow::kStrata * FitWindow::kSamplesPerStratum);
@@ -225,7 +225,7 @@ TEST(FitWindow, ForgetsStepsOfALengthThatComesNoMore) {
 TEST(FitWindow, DropsWhatIsNoMeasurement) {
   FitWindow window;
   PrefillSample sample;
-  sample.add(next_chunk(5, 0, 5));
+  sample.add(chunk_at(5, 0, 5));
   EXPECT_FALSE(window.add(sample));  // took no time
   sample.ns = std::numeric_limits<double>::infinity();
   EXPECT_FALSE(window.add(sample));

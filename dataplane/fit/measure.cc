@@ -100,7 +100,7 @@ void record(const std::vector<std::pair<Bench::Prompt*, int>>& chunks, double ns
   MeasuredPrefill measured;
   for (const auto& [prompt, rows] : chunks) {
     const int cached = prompt->done - rows;
-    measured.sample.add(cost::next_chunk(rows, cached, prompt->length - cached));
+    measured.sample.add(cost::chunk_at(rows, cached, prompt->length));
     if (rows > measured.rows) {
       measured.rows = rows;
       measured.cached = cached;

@@ -44,8 +44,8 @@ class ClockedEngine final : public engine::Engine {
         ++decoding;
         decode_tokens += length;
       } else {
-        const std::int64_t rows_left = plans.at(item.sequence).prompt_tokens - length;
-        now_ns += cost::chunk_cost_ns(kPrefill, cost::next_chunk(rows, length, rows_left));
+        const int prompt = plans.at(item.sequence).prompt_tokens;
+        now_ns += cost::chunk_cost_ns(kPrefill, cost::chunk_at(rows, length, prompt));
       }
       length += rows;
     }

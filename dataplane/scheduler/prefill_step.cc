@@ -21,15 +21,15 @@ struct Room {
 
 PrefillChunk chunk_of(const cost::CostModel& model, const QueuedPrefill& request, std::size_t index,
                       std::int64_t rows) {
-  const cost::Chunk chunk = cost::next_chunk(rows, request.cached, request.rows_left);
+  const cost::Chunk chunk = cost::chunk_at(rows, request.cached, request.prompt_tokens);
   return {index, rows, cost::chunk_cost_ns(model, chunk)};
 }
 
 PrefillChunk largest_that_fits(const cost::CostModel& model, const QueuedPrefill& request,
                                std::size_t index, const Room& room) {
-  return chunk_of(
-      model, request, index,
-      cost::largest_chunk(model, room.rows, request.rows_left, request.cached, room.budget_ns));
+  return chunk_of(model, request, index,
+                  cost::largest_chunk(model, std::min(room.rows, request.rows_left), request.cached,
+                                      request.prompt_tokens, room.budget_ns));
 }
 
 /// Gives what is left to the requests that were cut, the earliest first.

@@ -15,6 +15,7 @@ namespace millrace::dataplane::scheduler {
 struct QueuedPrefill {
   std::int64_t rows_left = 0;  ///< still to run, at least 1
   std::int64_t cached = 0;     ///< rows before them whose KV is there: hits, and chunks that ran
+  std::int64_t prompt_tokens;  ///< where its prompt ends, as cost::chunk_at() wants it
   bool is_ready = true;        ///< its stored KV was fetched, or its fetch deadline has passed
 };
 

@@ -109,26 +109,29 @@ std::vector<StepSlice> Scheduler::plan_step() const {
   return slices;
 }
 
-void Scheduler::plan_prefills(int rows_left, std::vector<StepSlice>& slices) const {
+void Scheduler::plan_prefills(int room_rows, std::vector<StepSlice>& slices) const {
   std::vector<RequestId> ids;
   std::vector<QueuedPrefill> queue;
   for (const RequestId id : admitted_) {
     const Entry& prefill = requests_.at(id);
     if (prefill.state != State::kPrefilling) continue;
     ids.push_back(id);
-    queue.push_back(
-        {.rows_left = prefill.request.rows - prefill.rows_done, .cached = prefill.rows_done});
+    queue.push_back({.rows_left = prefill.request.rows - prefill.rows_done,
+                     .cached = prefill.rows_done,
+                     .prompt_tokens = prefill.request.prompt_tokens});
   }
   const PrefillStepLimits limits{
-      .budget_ns = limits_.step_budget_ns, .share_cap = limits_.share_cap, .max_rows = rows_left};
+      .budget_ns = limits_.step_budget_ns, .share_cap = limits_.share_cap, .max_rows = room_rows};
   for (const PrefillChunk& chunk : plan_prefill_step(cost_, limits, queue)) {
     const QueuedPrefill& prefill = queue[chunk.index];
+    const std::int64_t tail =
+        cost::chunk_at(chunk.rows, prefill.cached, prefill.prompt_tokens).tail;
     slices.push_back({.id = ids[chunk.index],
                       .work = Work::kPrefill,
                       .first_row = static_cast<int>(prefill.cached),
                       .row_count = static_cast<int>(chunk.rows),
                       .is_last = chunk.rows == prefill.rows_left,
-                      .rows_left = static_cast<int>(prefill.rows_left)});
+                      .tail_rows = static_cast<int>(tail)});
   }
 }
 
@@ -165,7 +168,8 @@ SchedulerLoad Scheduler::load() const {
     const int rows_left = entry.request.rows - entry.rows_done;
     if (entry.state != State::kWaiting) load.waiting_tokens += rows_left;
     const int hit = std::min(entry.request.awaits_kv ? entry.request.expected_hit : 0, rows_left);
-    load.queued_ns += cost::quota_ns(cost_, rows_left - hit, entry.rows_done + hit);
+    load.queued_ns += cost::quota_ns(
+        cost_, cost::chunk_at(rows_left - hit, entry.rows_done + hit, entry.request.prompt_tokens));
   }
   return load;
 }

@@ -44,6 +44,7 @@ struct NewRequest {
   RequestId id = 0;
   Work work = Work::kPrefill;
   int rows = 0;             ///< kPrefill: tokens to run, at least 1
+  int prompt_tokens = 0;    ///< kPrefill: of them; the others were delivered before
   int capacity_tokens = 1;  ///< positions it may reach on this worker
   TimePoint deadline;
   bool awaits_kv = false;  ///< kPrefill: is not admitted before begin_at(), and may be overtaken
@@ -57,7 +58,7 @@ struct StepSlice {
   int first_row = 0;  ///< kPrefill: index into its rows
   int row_count = 1;
   bool is_last = false;  ///< a token is sampled after this slice
-  int rows_left = 1;     ///< kPrefill: to run, this slice's among them
+  int tail_rows = 0;     ///< kPrefill: those that pass the decoder layers, too
 };
 
 /// What begins or ends before a step.
@@ -132,7 +133,7 @@ class Scheduler {
   explicit Scheduler(const SchedulerLimits& limits) : limits_(limits) {}
   Entry& entry(RequestId id);
 
-  void plan_prefills(int rows_left, std::vector<StepSlice>& slices) const;
+  void plan_prefills(int room_rows, std::vector<StepSlice>& slices) const;
 
   SchedulerLimits limits_;
   cost::CostModel cost_ = cost::kUnmeasuredCost;

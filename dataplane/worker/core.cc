@@ -10,6 +10,8 @@
 #include "dataplane/kv/layout.h"
 
 namespace millrace::dataplane::worker {
+
+static_assert(cost::kTailRows == kv::kWindowTokens);
 namespace {
 
 /// A refit costs well under a millisecond; 64 steps of prefill are seconds.
@@ -115,6 +117,7 @@ void Core::start(RequestSpec spec, scheduler::Work work, const transfer::Handove
     status = scheduler_.enqueue({.id = id,
                                  .work = work,
                                  .rows = is_prefill ? token_count : 0,
+                                 .prompt_tokens = spec.prompt_tokens,
                                  .capacity_tokens = is_prefill ? token_count : positions_of(spec),
                                  .deadline = spec.deadline,
                                  .awaits_kv = stored_tokens > 0,
@@ -285,8 +288,7 @@ void Core::run_step(TimePoint now) {
                      .logits_rows = slice.is_last ? 1 : 0});
     (is_decode ? output_.counts.decode_rows : output_.counts.prefill_rows) += slice.row_count;
     if (!is_decode) {
-      output_.counts.prefill_step.add(
-          cost::next_chunk(slice.row_count, slice.first_row, slice.rows_left));
+      output_.counts.prefill_step.add({slice.row_count, slice.first_row, slice.tail_rows});
     }
   }
   const absl::Status status = engine_.step(items, logits_);

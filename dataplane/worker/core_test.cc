@@ -466,6 +466,22 @@ int run_measured(Worker& prefill, const std::string& id, std::size_t tokens,
   return largest;
 }
 
+TEST(Core, KnowsWhichRowsOfAStepPassTheDecoderLayers) {
+  Worker prefill(Role::kPrefill, {.max_step_rows = 200, .kv_blocks = 64});
+  RequestSpec spec = spec_of("r", tokens_of(350), 100);
+  spec.prompt_tokens = 300;  // 50 tokens were delivered before a worker was lost
+  prefill.core->on_command(StartPrefill{spec});
+  prefill.core->on_command(PublishedCost{{.linear = 1, .tail = 1000}});
+  EXPECT_EQ(prefill.core->load().queued_ns, 350 + 1000 * (350 - (300 - 128)));
+  prefill.turn(kStart);
+  EXPECT_EQ(prefill.counts.prefill_step.rows, 200);
+  EXPECT_EQ(prefill.counts.prefill_step.tail, 200 - (300 - 128));
+  prefill.turn(kStart);
+  EXPECT_EQ(prefill.counts.prefill_step.rows, 150);
+  EXPECT_EQ(prefill.counts.prefill_step.tail, 150);
+  EXPECT_EQ(prefill.counts.prefill_step.tail_by_length, 150 * 350);
+}
+
 TEST(Core, BeginsWithTheCostsItIsGivenAndLearnsBetterOnes) {
   TestEngine engine(std::make_shared<TestEngineControls>(), 64);
   const auto exports = *transfer::ExportTable::open(
@@ -486,17 +502,21 @@ TEST(Core, BeginsWithTheCostsItIsGivenAndLearnsBetterOnes) {
 }
 
 TEST(Core, LearnsWhatItsStepsCostAndKeepsThemWithinTheBudget) {
-  const cost::CostModel truth{.cross = 500, .linear = 1e6, .fixed = 2e6};
+  const cost::CostModel truth{
+      .cross = 500, .linear = 1e6, .fixed = 2e6, .tail = 1e6, .tail_cross = 1e3};
   Worker prefill(Role::kPrefill,
                  {.max_step_rows = 400, .kv_blocks = 64, .step_budget_ns = 100.5e6});
   EXPECT_EQ(run_measured(prefill, "first", 1000, truth), 400) << "nothing is known yet";
   for (int i = 0; i < 60; ++i) run_measured(prefill, str_cat("p", i), 100 + 37 * i % 1500, truth);
   EXPECT_NEAR(prefill.core->prefill_cost().linear, truth.linear, 1e3);
+  EXPECT_NEAR(prefill.core->prefill_cost().tail, truth.tail, 1e3);
+  EXPECT_NEAR(prefill.core->prefill_cost().tail_cross, truth.tail_cross, 10);
   // 98 rows take 100 ms of the budget, 99 would exceed it; later in the prompt less fit.
   EXPECT_EQ(run_measured(prefill, "last", 1000, truth), 98);
   EXPECT_TRUE(prefill.has_nothing_left());
   // A machine that has become ten times faster is noticed.
-  const cost::CostModel faster{.cross = 50, .linear = 1e5, .fixed = 2e5};
+  const cost::CostModel faster{
+      .cross = 50, .linear = 1e5, .fixed = 2e5, .tail = 1e5, .tail_cross = 1e2};
   for (int i = 0; i < 200; ++i) run_measured(prefill, str_cat("f", i), 100 + 37 * i % 1500, faster);
   EXPECT_EQ(run_measured(prefill, "fast", 1000, faster), 400);
 }

@@ -5,7 +5,7 @@
 
 #include "common/annotate.h"
 #include "common/str_cat.h"
-#include "dataplane/transfer/cost_wire.h"
+#include "dataplane/cost/cost_wire.h"
 #include "dataplane/worker/worker_server.h"
 
 namespace millrace::dataplane::worker {
@@ -15,6 +15,14 @@ using Clock = std::chrono::steady_clock;
 
 grpc::Status to_grpc(const absl::Status& status) {
   return {static_cast<grpc::StatusCode>(status.code()), std::string(status.message())};
+}
+
+/// What a prefill will probably have to run.
+cost::Chunk work_of(const RequestSpec& spec) {
+  const std::int64_t tokens = std::ssize(spec.tokens);
+  const std::int64_t hit = spec.kv ? spec.kv->hit_tokens : 0;
+  const std::int64_t cached = std::min(hit, std::max<std::int64_t>(tokens - 1, 0));
+  return cost::chunk_at(tokens - cached, cached, spec.prompt_tokens);
 }
 
 }  // namespace
@@ -55,8 +63,7 @@ void Session::on_hello() {
     return;
   }
   if (incoming_.hello().has_prefill_cost()) {
-    const absl::StatusOr<cost::CostModel> cost =
-        transfer::from_wire(incoming_.hello().prefill_cost());
+    const absl::StatusOr<cost::CostModel> cost = cost::from_wire(incoming_.hello().prefill_cost());
     if (!cost.ok()) {
       finish(to_grpc(annotate(cost.status(), "hello.prefill_cost")), Outbox::kDrop);
       return;
@@ -115,12 +122,7 @@ bool Session::queue(Command command) {
   const auto* prefill = std::get_if<StartPrefill>(&command);
   const bool is_start = prefill != nullptr || std::holds_alternative<StartDecode>(command);
   if (!is_start) return commands_.try_push(std::move(command));
-  const auto tokens =
-      prefill == nullptr ? 0 : static_cast<std::int64_t>(prefill->spec.tokens.size());
-  const std::int64_t hit =
-      prefill == nullptr || !prefill->spec.kv ? 0 : prefill->spec.kv->hit_tokens;
-  const std::int64_t cached = std::min(hit, std::max<std::int64_t>(tokens - 1, 0));
-  owner_.on_coming(stream_, tokens - cached, cached);
+  owner_.on_coming(stream_, prefill == nullptr ? cost::Chunk{} : work_of(prefill->spec));
   if (commands_.try_push(std::move(command))) return true;
   owner_.on_not_coming(stream_);
   return false;
@@ -184,7 +186,7 @@ void Session::add_load(proto::v1::EngineEvents& message) {
   message.mutable_load()->set_sequence(++loads_sent_);
   if (load_.prefill_cost && load_.prefill_cost != sent_cost_) {
     sent_cost_ = load_.prefill_cost;
-    *message.mutable_prefill_cost() = transfer::to_wire(*sent_cost_);
+    *message.mutable_prefill_cost() = cost::to_wire(*sent_cost_);
   }
 }
 

@@ -11,6 +11,7 @@
 
 #include "api/proto/engine.grpc.pb.h"
 #include "common/log/log.h"
+#include "dataplane/cost/cost_model.h"
 #include "dataplane/transfer/identity.h"
 #include "dataplane/worker/command_queue.h"
 #include "dataplane/worker/wire.h"
@@ -39,7 +40,7 @@ class Session final
     virtual void on_offers(StreamId stream, const StreamOffers& offers) = 0;
     virtual void on_granted(StreamId stream, std::uint64_t claim) = 0;
     /// A start is about to be queued for the engine; rows behind cached ones, 0 without a prefill.
-    virtual void on_coming(StreamId stream, std::int64_t rows, std::int64_t cached) = 0;
+    virtual void on_coming(StreamId stream, const cost::Chunk& work) = 0;
     /// It found no room there.
     virtual void on_not_coming(StreamId stream) = 0;
     /// gRPC is done with the session; the owner lets go of it.

@@ -151,6 +151,11 @@ class Stream {
     return event;
   }
 
+  bool has_event(const std::string& request_id) {
+    std::lock_guard lock(mutex_);
+    return !events_[{request_id, 0}].empty();
+  }
+
   /// Waits for the worker's next claim; nullopt when none comes for so long.
   std::optional<proto::v1::Claim> next_claim(std::chrono::milliseconds timeout = kSoon) {
     std::unique_lock lock(mutex_);
@@ -171,7 +176,7 @@ class Stream {
     int messages = 0;
     proto::v1::EngineLoad load;
     std::optional<proto::v1::PrefillCost> cost;
-    std::chrono::nanoseconds longest_silence{0};
+    std::vector<std::chrono::nanoseconds> silences;  ///< between a message and the next
   };
   Seen seen() {
     std::lock_guard lock(mutex_);
@@ -185,7 +190,7 @@ class Stream {
     while (stream_->Read(&message)) {
       const auto now = std::chrono::steady_clock::now();
       std::lock_guard lock(mutex_);
-      if (seen_.messages > 0) seen_.longest_silence = std::max(seen_.longest_silence, now - last);
+      if (seen_.messages > 0) seen_.silences.push_back(now - last);
       last = now;
       ++seen_.messages;
       CHECK(message.has_load(), "every message carries the load");

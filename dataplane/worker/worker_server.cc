@@ -127,11 +127,10 @@ class EngineService final : public proto::v1::Engine::CallbackService,
     desk_.grant(stream, claim);
   }
 
-  void on_coming(StreamId stream, std::int64_t rows, std::int64_t cached) override {
+  void on_coming(StreamId stream, const cost::Chunk& work) override {
     {
       std::lock_guard lock(mutex_);
-      desk_.coming(stream,
-                   cost::quota_ns(load_.prefill_cost.value_or(published_cost_), rows, cached));
+      desk_.coming(stream, cost::quota_ns(load_.prefill_cost.value_or(published_cost_), work));
     }
     claim();
   }

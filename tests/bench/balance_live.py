@@ -10,13 +10,12 @@ at which prefill should be busy for --load of the time. Prefill workers share on
 
 What the simulator is told was measured beside the requests that are compared: the cost file of `millrace bench fit`
 on the prefill core; delays of lone requests on an idle cluster; and before and after each run, how many times as long
-as the cost file says prefill takes for a burst of other prompts of the same lengths: the model has no term for the
-decoder layers, which run on a prompt's last 128 rows only, caches are colder than in the fit, and a machine that
-others use is not equally fast all the time. The simulator's prefill ranks are slower by the mean of the two. Two
-workers on a core are modelled as such: each gets on at its share of the core. Exit status 1: with one worker of a
-role, a TTFT p50 is off by more than 25 %; or of two policies that the simulator separates by 20 % or more in TTFT
-p50, live has the other first. 2: that cannot be said of a pair, because the machine was not equally fast in the runs of
-both (5 %); repeat it on a quieter one.
+as the cost file says prefill takes for a burst of other prompts of the same lengths: caches are colder than in the
+fit, and a machine that others use is not equally fast all the time. The simulator's prefill ranks are slower by the
+mean of the two. Two workers on a core are modelled as such: each gets on at its share of the core. Exit status 1: with
+one worker of a role, a TTFT p50 is off by more than 25 %; or of two policies that the simulator separates by 20 % or
+more in TTFT p50, live has the other first. 2: that cannot be said of a pair, because the machine was not equally fast
+in the runs of both (5 %); repeat it on a quieter one.
 """
 
 import argparse
@@ -41,6 +40,7 @@ TICK_S = 3  # requests of a time stamp came within so long after it
 STEP_ROWS = 256
 MOST_TOKENS = 4000  # of nano's context of 4,096
 BLOCK_TOKENS = 128
+TAIL_ROWS = 128
 BURST = 60  # requests, about three seconds of prefill
 P50_TOLERANCE = 0.25
 SEPARATION = 0.20
@@ -54,13 +54,18 @@ def fit_costs(path, seconds):
     subprocess.run([str(part) for part in command], check=True, stdout=subprocess.DEVNULL)
 
 
-def step_cost_s(prefill, rows, cached):
+def step_cost_s(prefill, rows, cached, tail):
+    """As dataplane/cost/cost_model.h has it."""
     return 1e-9 * (prefill["quadratic"] * rows * rows + prefill["cross"] * rows * cached + prefill["linear"] * rows +
-                   prefill["fixed"])
+                   prefill["fixed"] + prefill["tail"] * tail + prefill["tail_cross"] * tail * (cached + rows))
 
 
 def prompt_cost_s(prefill, tokens):
-    return sum(step_cost_s(prefill, min(STEP_ROWS, tokens - done), done) for done in range(0, tokens, STEP_ROWS))
+    total = 0
+    for done in range(0, tokens, STEP_ROWS):
+        rows = min(STEP_ROWS, tokens - done)
+        total += step_cost_s(prefill, rows, done, max(0, rows - max(0, tokens - done - TAIL_ROWS)))
+    return total
 
 
 def read_requests(options, prefill, factor):

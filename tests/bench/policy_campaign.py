@@ -3,13 +3,14 @@
     /usr/bin/python3 tests/bench/policy_campaign.py --trace TRACE --work FOLDER
 
 TRACE is Mooncake's conversation trace; docs/balancing.md says where it comes from. Every run is kept in FOLDER, and
-what is there is not run again, so that a campaign that was stopped goes on (an hour or more altogether, on one core).
-Prints Markdown tables: means of all seeds, with the span of the seeds where it is wider than the last digit. --csv
-writes the rows of each seed.
+what is there is not run again, so that a campaign that was stopped goes on (half an hour altogether, on one core); a
+FOLDER of another build, scenario or trace is refused. Prints Markdown tables: means of all seeds, ± half the span
+between them where it shows. --csv writes the rows of each seed.
 """
 
 import argparse
 import csv
+import hashlib
 import json
 import os
 import subprocess
@@ -19,6 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(os.environ.get("MILLRACE_BIN", ROOT / "build" / "release" / "bin"))
 SCENARIOS = ("conversation", "agents")
+COSTS = ROOT / "deploy" / "config" / "costs" / "v41-flash-h800.json"  # the scenarios name it
 PUSH_POLICIES = ("round_robin", "least_requests", "least_tokens", "power_of_two", "moving_buckets", "overlap_credit")
 WITHOUT = tuple(f"millrace:{layer}" for layer in ("no_buckets", "no_pull", "no_rank_choice", "no_variable_chunk"))
 LOADS = (60, 80, 95, 110)
@@ -31,13 +33,25 @@ COLUMNS = (("TTFT p50 s", ("ttft_s", "p50"), 1, 3), ("p99 s", ("ttft_s", "p99"),
            ("decode", ("decode_max_over_mean",), 1, 3), ("prefill busy %", ("prefill_utilisation",), 100, 1))
 
 
+def scenario_file(name):
+    return ROOT / "tests" / "sim" / "scenarios" / f"{name}.toml"
+
+
 class Campaign:
     """Runs of the simulator that are kept in a folder."""
 
     def __init__(self, folder, trace):
+        """Raises ValueError when the folder has runs of something else."""
         self.folder = folder
         self.trace = trace
         folder.mkdir(parents=True, exist_ok=True)
+        made_of = hashlib.sha256()
+        for path in (BIN / "millrace-simulate", COSTS, trace, *(scenario_file(name) for name in SCENARIOS)):
+            made_of.update(hashlib.sha256(path.read_bytes()).digest())
+        stamp = folder / "made_of"
+        if stamp.exists() and stamp.read_text() != made_of.hexdigest():
+            raise ValueError(f"{folder} has runs of another build, scenario, cost file or trace; name another folder")
+        stamp.write_text(made_of.hexdigest())
 
     def run(self, scenario, policy, seed, load, *options):
         """The JSON of a run, or of a search with --goodput."""
@@ -46,7 +60,7 @@ class Campaign:
         if not kept.exists():
             unfinished = kept.with_suffix(".part")
             command = [BIN / "millrace-simulate", "cluster", "--quiet", "--policy", policy, "--seed", str(seed),
-                       "--scenario", ROOT / "tests" / "sim" / "scenarios" / f"{scenario}.toml",
+                       "--scenario", scenario_file(scenario),
                        "--load", f"{load:.5f}", "--json", unfinished, *options]
             if scenario == "conversation":
                 command += ["--set", f"arrivals.trace={self.trace}"]
@@ -106,20 +120,22 @@ def main():
     parser.add_argument("--trace", type=Path, required=True, help="the conversation trace, .jsonl or .jsonl.gz")
     parser.add_argument("--work", type=Path, required=True, help="folder of the runs")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--goodput-seeds", type=int, nargs="*", default=[1])
+    parser.add_argument("--no-goodput", action="store_true", help="leave the search for the highest rates out")
     parser.add_argument("--scenarios", nargs="+", choices=SCENARIOS, default=SCENARIOS)
     parser.add_argument("--loads", type=float, nargs="+", default=LOADS, help="%% of the capacity of least_tokens")
     parser.add_argument("--csv", type=Path, help="the rows of each seed go here")
     options = parser.parse_args()
     if not options.trace.is_file():
         parser.error(f"{options.trace} is not there")
-    campaign = Campaign(options.work, options.trace.resolve())
+    try:
+        campaign = Campaign(options.work, options.trace.resolve())
+    except ValueError as error:
+        parser.error(str(error))
     rows = []
     for scenario in options.scenarios:
         compare(campaign, scenario, options.seeds, options.loads, rows)
-    if options.goodput_seeds:
-        for scenario in options.scenarios:
-            goodput(campaign, scenario, options.goodput_seeds)
+    for scenario in () if options.no_goodput else options.scenarios:
+        goodput(campaign, scenario, options.seeds)
     if options.csv:
         with options.csv.open("w", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")

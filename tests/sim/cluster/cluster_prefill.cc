@@ -45,7 +45,9 @@ void ClusterWorld::arrive(RequestIndex index) {
 void ClusterWorld::route(RequestIndex index) {
   Request& request = requests_[index];
   request.quota_ns = dataplane::cost::quota_ns(
-      scenario_.cost.prefill, request.input_tokens - request.cached_tokens, request.cached_tokens);
+      scenario_.cost.prefill,
+      dataplane::cost::chunk_at(request.input_tokens - request.cached_tokens, request.cached_tokens,
+                                outcome_.requests[index].input_tokens));
   demand_[static_cast<std::size_t>(request.bucket)] += static_cast<std::uint64_t>(request.quota_ns);
   if (is_pulling()) {
     offer(index);
@@ -253,6 +255,7 @@ void ClusterWorld::enqueue(std::size_t rank, RequestIndex index) {
   prefill_.add(rank, {.request = index,
                       .rows = request.input_tokens - request.cached_tokens,
                       .cached = request.cached_tokens,
+                      .prompt_end = outcome_.requests[index].input_tokens,
                       .prompt_tokens = request.charged_tokens,
                       .is_ready = !request.is_fetching});
   if (request.is_fetching) {

@@ -215,7 +215,8 @@ TEST(ClusterSim, AnIdleFleetTakesAGiantRequestAtOnce) {
   expect_conserved(outcome, "giant");
   ASSERT_EQ(outcome.requests.size(), 1U);
   const std::int64_t rows = outcome.requests[0].input_tokens;
-  const double alone_s = static_cast<double>(quota_ns(scenario.cost.prefill, rows, 0)) * 1e-9;
+  const double alone_s =
+      chunk_cost_ns(scenario.cost.prefill, dataplane::cost::chunk_at(rows, 0, rows)) * 1e-9;
   EXPECT_LE(outcome.requests[0].ttft_s(), 1.05 * alone_s + 0.5);
 }
 
@@ -321,6 +322,21 @@ TEST(Reports, ArePlainAndSelfContained) {
   const std::string html = to_html(scenario, 1, runs);
   EXPECT_THAT(html, HasSubstr("&lt;burst&gt;"));
   EXPECT_THAT(html, ::testing::Not(HasSubstr("http")));
+}
+
+TEST(Summaries, SayWhatIsServedHoweverMuchArrives) {
+  const Scenario scenario = load("unequal", {"horizon_s=20"});
+  const auto served = [&](double factor) {
+    const Scenario scaled = scale_load(scenario, factor);
+    return summarize(scaled, run(scaled, "least_tokens", 3));
+  };
+  const Summary light = served(0.3);
+  EXPECT_NEAR(light.served_per_s, light.offered_per_s, 0.1 * light.offered_per_s);
+  // Beyond what the ranks can do it stays the same.
+  const Summary twice = served(2);
+  const Summary thrice = served(3);
+  EXPECT_LT(twice.served_per_s, 0.8 * twice.offered_per_s);
+  EXPECT_NEAR(thrice.served_per_s, twice.served_per_s, 0.1 * twice.served_per_s);
 }
 
 TEST(Goodput, IsBetweenALoadThatMeetsTheLimitsAndOneThatDoesNot) {

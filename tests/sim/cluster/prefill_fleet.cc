@@ -21,13 +21,14 @@ PrefillFleet::PrefillFleet(const Settings& settings)
 }
 
 std::int64_t PrefillFleet::quota(const QueuedPrefill& work) const {
-  return dataplane::cost::quota_ns(settings_.cost, work.rows_left, work.cached);
+  return dataplane::cost::quota_ns(
+      settings_.cost, dataplane::cost::chunk_at(work.rows_left, work.cached, work.prompt_tokens));
 }
 
 void PrefillFleet::add(std::size_t rank, const PrefillWork& work) {
   CHECK(work.rows > 0);
   Queue& queue = queues_[rank];
-  queue.work.push_back({work.rows, work.cached, work.is_ready});
+  queue.work.push_back({work.rows, work.cached, work.prompt_end, work.is_ready});
   queue.requests.push_back(work.request);
   queue.prompt_tokens.push_back(work.prompt_tokens);
   queued_ns_[rank] += quota(queue.work.back());
@@ -44,7 +45,7 @@ void PrefillFleet::set_ready(std::size_t rank, RequestIndex request, std::int64_
     QueuedPrefill& work = queue.work[i];
     queued_ns_[rank] -= quota(work);
     loads_[rank].tokens += rows - work.rows_left;
-    work = {rows, cached, true};
+    work = {rows, cached, work.prompt_tokens, true};
     queued_ns_[rank] += quota(work);
     return;
   }

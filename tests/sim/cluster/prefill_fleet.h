@@ -19,6 +19,7 @@ struct PrefillWork {
   RequestIndex request = 0;
   std::int64_t rows = 0;
   std::int64_t cached = 0;
+  std::int64_t prompt_end = 0;     ///< where its prompt ends; what follows was delivered before
   std::int64_t prompt_tokens = 0;  ///< as its router counts them
   bool is_ready = true;
 };

@@ -1,12 +1,14 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "dataplane/cost/cost_file.h"
 #include "dataplane/routing/buckets.h"
+#include "dataplane/routing/prefill_claim.h"
 #include "dataplane/routing/push_policy.h"
 
 /// The whole cluster in virtual time: what a run is made of.
@@ -83,7 +85,9 @@ struct Scenario {
   double step_overhead_ms = 2;
   double fetch_deadline_s = 5;
 
-  double help_after_ms = 250;
+  double help_after_ms =
+      std::chrono::duration<double, std::milli>(dataplane::routing::ClaimLimits{}.head_start)
+          .count();
   dataplane::routing::BucketEdges bucket_edges;
   double bucket_round_s = 10;
   std::int64_t bucket_max_moves = 2;

@@ -1,4 +1,4 @@
-#include "dataplane/transfer/cost_wire.h"
+#include "dataplane/cost/cost_wire.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,13 +8,13 @@
 #include "api/proto/engine.pb.h"
 #include "common/str_cat.h"
 
-namespace millrace::dataplane::transfer {
+namespace millrace::dataplane::cost {
 namespace {
 
 TEST(CostWire, BringsEveryCoefficient) {
-  cost::CostModel model;
+  CostModel model;
   double value = 0.5;
-  for (const cost::Coefficient& c : cost::kCoefficients) model.*c.value = value++;
+  for (const Coefficient& c : kCoefficients) model.*c.value = value++;
   const auto arrived = from_wire(to_wire(model));
   ASSERT_TRUE(arrived.ok()) << arrived.status();
   EXPECT_EQ(*arrived, model);
@@ -30,4 +30,4 @@ TEST(CostWire, RefusesWhatIsNoCost) {
 }
 
 }  // namespace
-}  // namespace millrace::dataplane::transfer
+}  // namespace millrace::dataplane::cost
