@@ -157,6 +157,7 @@ StorageStatus sample_storage_status() {
                           .address = "127.0.0.1:5",
                           .is_alive = true,
                           .report_age = std::chrono::milliseconds(12),
+                          .map_epoch = 4,
                           .evict_request = 9,
                           .targets = {}};
   node.targets.push_back({sample_target(), 0, 3, "rebuilding"});

@@ -78,6 +78,7 @@ absl::StatusOr<StorageNodeInfo> read_node_info(const Json& value, std::string pa
   reader.required("address", node.address);
   reader.required("is_alive", node.is_alive);
   reader.required("report_age_ms", age_ms);
+  reader.required("map_epoch", node.map_epoch);
   reader.required("evict_request", node.evict_request);
   reader.required_list("targets", kMaxTargetsPerNode, &read_placed_target, node.targets);
   RETURN_IF_ERROR(reader.finish());
@@ -99,6 +100,7 @@ Json node_info_json(const StorageNodeInfo& node) {
   json["address"] = node.address;
   json["is_alive"] = node.is_alive;
   json["report_age_ms"] = node.report_age.count();
+  json["map_epoch"] = node.map_epoch;
   json["evict_request"] = node.evict_request;
   json["targets"] = std::move(targets);
   return json;

@@ -71,6 +71,7 @@ struct StorageNodeInfo {
   std::string address;
   bool is_alive = false;
   std::chrono::milliseconds report_age{0};
+  std::uint64_t map_epoch = 0;      ///< of the map that it went by when it reported
   std::uint64_t evict_request = 0;  ///< the last one it carried out
   struct Target {
     StorageTargetReport report;

@@ -335,6 +335,7 @@ api::admin::StorageStatus StorageOperator::status(TimePoint now) const {
     info.is_alive = record.is_alive;
     info.report_age = std::chrono::duration_cast<std::chrono::milliseconds>(
         std::max(now - record.last_heard, TimePoint::duration::zero()));
+    info.map_epoch = record.report.map_epoch;
     info.evict_request = record.report.evict_request;
     for (const StorageTargetReport& report : record.report.targets) {
       StorageNodeInfo::Target target;

@@ -7,9 +7,11 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <thread>
 
 #include "common/annotate.h"
 #include "common/status_macros.h"
@@ -40,11 +42,20 @@ class Descriptor {
   int fd_;
 };
 
+/// How long a lock of somebody else is taken for the rest of a process that was killed: its rings
+/// hold its files for some milliseconds longer than it lives.
+constexpr std::chrono::milliseconds kLockPatience{1000};
+
 absl::Status lock(int fd, const std::string& path) {
-  if (::flock(fd, LOCK_EX | LOCK_NB) == 0) return absl::OkStatus();
-  if (errno == EWOULDBLOCK)
-    return absl::FailedPreconditionError(str_cat(path, ": another process has it"));
-  return status_of_errno(errno, str_cat(path, ": flock"));
+  const auto deadline = std::chrono::steady_clock::now() + kLockPatience;
+  while (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
+    if (errno == EINTR) continue;
+    if (errno != EWOULDBLOCK) return status_of_errno(errno, str_cat(path, ": flock"));
+    if (std::chrono::steady_clock::now() >= deadline)
+      return absl::FailedPreconditionError(str_cat(path, ": another process has it"));
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return absl::OkStatus();
 }
 
 /// Zeros by hand, where the file system knows no fallocate.

@@ -367,7 +367,8 @@ TEST(WindowPeer, RefusesWhatItCannotRead) {
     return stub->Read(&context, request, &reply);
   };
   proto::v1::ReadKvWindow request;
-  EXPECT_THAT(read(request).error_message(), HasSubstr("protocol 0, this fetcher 1"));
+  EXPECT_THAT(read(request).error_message(),
+              HasSubstr(str_cat("protocol 0, this fetcher ", kProtocolVersion)));
   request.set_protocol_version(kProtocolVersion);
   request.set_key("short");
   EXPECT_THAT(read(request).error_message(), HasSubstr("key has 5 bytes, not 32"));

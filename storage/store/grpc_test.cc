@@ -8,6 +8,7 @@
 
 #include "api/proto/storage.grpc.pb.h"
 #include "common/str_cat.h"
+#include "common/types.h"
 #include "storage/store/block_store.h"
 #include "storage/store/grpc_service.h"
 #include "storage/store/grpc_transport.h"
@@ -294,7 +295,8 @@ TEST_F(GrpcTest, AnotherVersionIsRefusedByName) {
   stream.write(batch);
   const grpc::Status status = stream.finish();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
-  EXPECT_EQ(status.error_message(), "the client speaks protocol version 99, this storage node 1");
+  EXPECT_EQ(status.error_message(),
+            str_cat("the client speaks protocol version 99, this storage node ", kProtocolVersion));
 }
 
 TEST_F(GrpcTest, WhatCannotBeReadIsInvalidAndTheRestIsServed) {

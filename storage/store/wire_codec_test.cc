@@ -6,6 +6,7 @@
 
 #include "api/proto/storage.pb.h"
 #include "common/str_cat.h"
+#include "common/types.h"
 
 namespace millrace::storage::store {
 namespace {
@@ -119,7 +120,8 @@ TEST(WireCodec, OtherVersionsAreNamed) {
   batch.set_protocol_version(77);
   const absl::Status protocol = check_versions(batch);
   EXPECT_EQ(protocol.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(message_of(protocol), "the client speaks protocol version 77, this storage node 1");
+  EXPECT_EQ(message_of(protocol),
+            str_cat("the client speaks protocol version 77, this storage node ", kProtocolVersion));
   begin_batch(request_of(ReadShard{}), batch);
   batch.set_shard_layout_version(0);
   EXPECT_EQ(message_of(check_versions(batch)),

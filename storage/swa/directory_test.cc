@@ -317,7 +317,8 @@ TEST(Directory, RefusesWhatItCannotRead) {
     return stub->Get(&context, request, &reply);
   };
   proto::v1::PutKvWindows entries;
-  EXPECT_THAT(put(entries).error_message(), HasSubstr("protocol 0, this entrypoint 1"));
+  EXPECT_THAT(put(entries).error_message(),
+              HasSubstr(str_cat("protocol 0, this entrypoint ", kProtocolVersion)));
   entries.set_protocol_version(kProtocolVersion);
   entries.add_entries()->set_key("short");
   EXPECT_THAT(put(entries).error_message(), HasSubstr("entries[0].key has 5 bytes, not 32"));

@@ -60,7 +60,12 @@ class StorageCluster:
         return json.loads(self.command("kv", "status", "--json").stdout)
 
     def wait_until_whole(self, seconds):
-        wait_until(lambda: self.status()["targets_up"] == self.count, seconds, "all targets are up")
+        """All targets are up, and every node goes by the map that says so: before, it refuses what it is sent."""
+        def is_whole():
+            storage = get_json(self.controller, "/api/v1/storage")
+            return (self.status()["targets_up"] == self.count and
+                    all(node["map_epoch"] >= storage["map_epoch"] for node in storage["nodes"]))
+        wait_until(is_whole, seconds, "all targets are up, and every node knows")
 
     def wait_until_down(self, count, seconds=30):
         wait_until(lambda: self.status()["targets_down"] == count, seconds, f"{count} targets are down")

@@ -78,7 +78,7 @@ class TwoMachinesTest(unittest.TestCase):
                        "--listen", f"{address}:0", "--data-dir", self.dir / node, *agent_arguments)
 
     def want(self, workers, **desired):
-        """Asks for a cluster that serves nano, and waits until so many workers are ready."""
+        """Asks for a cluster that serves nano, and waits until so many workers are ready and entrypoints reach them."""
         self.request(f"{CONTROLLER}/api/v1/desired",
                      {"model_dir": str(NANO), "model_id": "nano", **desired}, "PUT")
         try:
@@ -86,6 +86,15 @@ class TwoMachinesTest(unittest.TestCase):
         except AssertionError:
             print(json.dumps(self.workers(), indent=2))
             raise
+        for entrypoint in self.workers("entrypoint"):
+            wait_until(lambda: self.answers(f"http://{entrypoint['address']}/ready"), 30, "the entrypoint has engines")
+
+    def answers(self, path):
+        try:
+            self.request(path)
+        except AssertionError:
+            return False
+        return True
 
     def request(self, path, body=None, method=None):
         """The body of an HTTP answer, asked for from inside the near namespace."""
@@ -107,6 +116,7 @@ class TwoMachinesTest(unittest.TestCase):
         """As read_metrics() gives them."""
         return parse_metrics(self.request(f"http://{self.worker(worker_id)['metrics_address']}/metrics"))
 
-    def workers(self):
+    def workers(self, role=None):
+        """All, or those of a role."""
         instances = json.loads(self.request(f"{CONTROLLER}/api/v1/instances"))["instances"]
-        return [w for i in instances for w in i["workers"]]
+        return [w for i in instances if role in (None, i["role"]) for w in i["workers"]]
