@@ -104,6 +104,19 @@ TEST(Balancer, TakesBucketsAndCostsFromTheView) {
   EXPECT_EQ(listeners(balancer.take_news(at(0))).size(), 4U - 1U) << "p0 was told just now";
 }
 
+TEST(Balancer, CountsWhatPassesTheDecoderLayers) {
+  Balancer balancer({});
+  balancer.set_worker("p0", prefill_worker());
+  admin::RoutingView view = split({{"p0", 0}});
+  view.prefill_cost = admin::PublishedCost{1, {.linear = 10, .tail = 1000}};
+  balancer.apply_view(view);
+  PrefillNeed resumed = prompt(1, 350);
+  resumed.prompt_tokens = 300;  // 50 tokens were delivered before a worker was lost
+  resumed.cached = 100;
+  ASSERT_TRUE(balancer.add(resumed).ok());
+  EXPECT_EQ(balancer.news_for("p0").offers[0].quota_ns, 10 * 250 + 1000 * (350 - (300 - 128)));
+}
+
 TEST(Balancer, TakesEdgesFromTheViewAndLeavesThoseThatWaitWhereTheyAre) {
   Balancer balancer({});
   balancer.set_worker("p0", prefill_worker());
